@@ -14,26 +14,22 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.wait_times import parse_number, parse_reset_s
 
 MAX_WAIT_S = 60.0
 """Longest wait for a server. Longer waits are an error: a person decides then."""
 _FIRST_WAIT_S = 0.5
 _MAX_BACKOFF_S = 8.0
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _MIN_NOTICE_S = 0.1  # Shorter waits get no notice.
 _POLL_S = 0.05  # While waiting, check this often if an answer changed the limits.
 _MIN_SLEEP_S = 0.01
@@ -63,41 +59,6 @@ def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
         wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _MAX_BACKOFF_S)
         wait *= 1 - 0.25 * random.random()
     return wait if wait <= MAX_WAIT_S else None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, from `retry-after-ms` or `Retry-After`; at least 0.
-
-    `Retry-After` holds seconds (also with a fraction) or an HTTP date; OpenAI and Azure also send
-    `retry-after-ms`, which is more exact.
-    """
-    millis = _number(headers.get("retry-after-ms", ""))
-    text = headers.get("retry-after", "").strip()
-    wait = _number(text) if millis is None else millis / 1000
-    if wait is None:
-        try:
-            wait = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return max(0.0, wait)
-
-
-def parse_reset_s(text: str) -> float | None:
-    """Seconds until a limit resets, from `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339.
-
-    OpenAI, Groq and Azure send durations, Anthropic RFC 3339, OpenRouter unix milliseconds.
-    """
-    if re.fullmatch(rf"(?:{_PART})+", text):
-        return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
-    moment = _number(text)
-    if moment is None:
-        try:
-            moment = datetime.fromisoformat(text).timestamp()
-        except (ValueError, OverflowError):
-            return None
-    elif moment > 1e11:
-        moment /= 1000  # Milliseconds (OpenRouter).
-    return max(0.0, moment - time.time() if moment > 1e9 else moment)
 
 
 @dataclass(slots=True)
@@ -246,8 +207,8 @@ class Limiter:
                 headers.get(pattern.format(field), "") for field in ("limit", "remaining", "reset")
             ]
             limit, left, reset_s = (
-                _number(values[0]) or math.inf,
-                _number(values[1]),
+                parse_number(values[0]) or math.inf,
+                parse_number(values[1]),
                 parse_reset_s(values[2]),
             )
             if left is None or reset_s is None or not math.isfinite(left + reset_s):
@@ -317,15 +278,6 @@ class RequestSlot:
             await asyncio.sleep(min(wait_s, _POLL_S))
             self.waited_s += clock() - began
         return None
-
-
-def _number(text: str) -> float | None:
-    """Parse a number; None for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(value) else value
 
 
 def _amount(name: str, tokens: int) -> int:

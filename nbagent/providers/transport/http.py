@@ -289,7 +289,8 @@ class Address:
         """Return proxy and certificates. Read each time: a notebook may set them later."""
         certificates = proxy_url = None
         if self.scheme == "https":
-            certificates = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR", "")
+            variable = next(filter(os.environ.get, _CERTIFICATE_VARIABLES), "")
+            certificates = (variable, os.environ.get(variable, ""))
         if not self._is_loopback:
             # Late import: it costs 40 ms, and a server on this machine needs no proxy.
             from urllib.request import getproxies, proxy_bypass
@@ -309,8 +310,12 @@ def _split_url(url: str) -> tuple[SplitResult, str]:
     return parts, host
 
 
-_Route = tuple[str | None, str | None]
-"""URL of the proxy and path of the certificates; None for none."""
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""The first that is set counts. Companies with a proxy that decrypts often set only the last two,
+for requests and curl; both may hold a file or a folder."""
+_Route = tuple[str | None, tuple[str, str] | None]
+"""URL of the proxy, and variable and path of the certificates; None for none, ("", "") for the
+system's."""
 _pools: dict[asyncio.AbstractEventLoop, dict[_Route, Pool]] = {}
 
 
@@ -322,12 +327,7 @@ def _pool_for(route: _Route) -> Pool:
             del _pools[closed]
         _pools[loop] = {}
     if route not in _pools[loop]:
-        try:
-            # It reads SSL_CERT_FILE and SSL_CERT_DIR itself, which costs 23 ms.
-            tls = None if certificates is None else httpcore2.default_ssl_context()
-        except (OSError, ValueError) as error:
-            problem = f"the certificates in {certificates!r} cannot be read ({error})"
-            raise _http_error(f"{problem}; correct SSL_CERT_DIR or SSL_CERT_FILE.") from None
+        tls = None if certificates is None else _ssl_context(*certificates)
         _pools[loop][route] = Pool(
             ssl_context=tls,
             proxy=_proxy(proxy) if proxy else None,
@@ -337,6 +337,19 @@ def _pool_for(route: _Route) -> Pool:
             network_backend=NetworkBackend(),
         )
     return _pools[loop][route]
+
+
+def _ssl_context(variable: str, path: str) -> ssl.SSLContext:
+    """Load certificates, which costs 23 ms. Raises ModelError that names the variable."""
+    try:
+        if not variable:
+            return httpcore2.default_ssl_context()
+        if os.path.isdir(path):
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ValueError) as error:
+        problem = f"the certificates in {path!r} cannot be read ({error})"
+        raise _http_error(f"{problem}; correct {variable}.") from None
 
 
 async def _close_idle(pool: Pool, origin: httpcore2.Origin | None = None) -> None:
