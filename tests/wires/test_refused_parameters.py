@@ -29,7 +29,7 @@ from nbagent.contracts.model import (
     ToolSpec,
 )
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.workarounds import forget_unsupported_params
+from nbagent.providers.workarounds import forget_workarounds
 from nbagent.view.terminal import run_text
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
@@ -274,7 +274,7 @@ def at(body: Any, path: str) -> Any:
 @pytest.mark.parametrize("name", LESSONS)
 def test_what_is_refused_is_sent_another_way_told_and_remembered(world: World, name: str) -> None:
     lesson = LESSONS[name]
-    forget_unsupported_params()
+    forget_workarounds()
     good = next(case for case in lesson.wire.answers if case.thorough).play(stream=False)
     error = {"param": lesson.param, "status": "INVALID_ARGUMENT"}
     refusals = [
