@@ -31,6 +31,13 @@ from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
 from nbagent.providers.provider import collect_stream
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
+from nbagent.providers.refusals import (
+    MAX_WORKAROUNDS,
+    Refusal,
+    explain_refusal,
+    find_workaround,
+    make_final,
+)
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
     MAX_BODY_BYTES,
@@ -40,14 +47,7 @@ from nbagent.providers.transport.http import (
 from nbagent.providers.transport.sse import load_wire
 from nbagent.providers.wires.base import EncodingContext, Parser, Toolset, Wire
 from nbagent.providers.wires.encoding import MessageEncoder
-from nbagent.providers.workarounds import (
-    MAX_WORKAROUNDS,
-    ModelWorkarounds,
-    Refusal,
-    explain_refusal,
-    find_workaround,
-    make_final,
-)
+from nbagent.providers.workarounds import ModelWorkarounds
 
 _MAX_ENCODERS = 8
 _LIST_TIMEOUT_S = 30.0

@@ -144,9 +144,9 @@ def _param_pattern(name: str) -> str:
 def _field_pattern(name: str) -> str:
     """Pattern of a field's name in a text; an ordinary word must be quoted or called a field."""
     snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()
-    words = rf"(?:{re.escape(name)}|{re.escape(snake)})"
+    spellings = rf"(?:{re.escape(name)}|{re.escape(snake)})"
     if "_" in snake:
-        return rf"(?<![A-Za-z0-9_]){words}(?![A-Za-z0-9_])"
+        return rf"(?<![A-Za-z0-9_]){spellings}(?![A-Za-z0-9_])"
     # Groq, Cerebras: property 'name'; OpenAI: argument supplied: name; serde: field `name`.
     kinds = r"(?:property|field|key|argument|parameter|param|attribute|input)s?(?: supplied)?:?"
-    return rf"['\"`]{words}['\"`]|\b{kinds} {words}\b(?!_)|(?:^|[;,] ){words}: "
+    return rf"['\"`]{spellings}['\"`]|\b{kinds} {spellings}\b(?!_)|(?:^|[;,] ){spellings}: "

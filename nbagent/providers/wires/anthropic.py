@@ -12,7 +12,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url

@@ -104,7 +104,7 @@ class Wire(Protocol):
     """Keys of the body that `extra_body` cannot set."""
     workarounds: frozenset[str] = frozenset()
     """Names of the changed behaviours that this wire has; the rules for them are in
-    `providers.workarounds`. Its methods get the names in use."""
+    `providers.refusals`. Its methods get the names in use."""
 
     def accepts(self, request: ChatRequest, workarounds: frozenset[str]) -> bool:
         """True if this wire can send the request; matters only for servers with several wires."""

@@ -342,7 +342,11 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
         dict(part) for part in answer_parts if not part.keys() & _REQUEST_ONLY_PARTS
     ]
     if "no_replay" in context.workarounds:
-        parts = [{key: part[key] for key in part if key != "thoughtSignature"} for part in parts]
+        parts = [
+            {key: part[key] for key in part if key != "thoughtSignature"}
+            for part in parts
+            if part.get("thought") is not True
+        ]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
         for call in message.tool_calls:

@@ -88,8 +88,9 @@ def is_optional(path: FieldPath) -> bool:
     """True if a message keeps its meaning without this field."""
     if path[-2:] in _OPTIONAL_INSIDE:
         return True
-    inside = len(path) > 1 and path[-1] in _ESSENTIAL_INSIDE
-    return not inside and not _ESSENTIAL_FIELDS.fullmatch(path[-1])
+    *holders, name = path
+    is_essential = bool(holders) and name in _ESSENTIAL_INSIDE
+    return not is_essential and not _ESSENTIAL_FIELDS.fullmatch(name)
 
 
 def field_paths(messages: Iterable[Any]) -> frozenset[FieldPath]:
@@ -120,7 +121,7 @@ def _without(wire: dict[str, Any], path: FieldPath) -> tuple[dict[str, Any], boo
         return {key: value for key, value in wire.items() if key != head}, True
     inner: Any = wire[head]
     is_list = isinstance(inner, list)
-    items: list[Any] = inner if is_list else [inner]
+    items: list[Any] = list(inner) if is_list else [inner]  # pyright: ignore[reportUnknownArgumentType]
     changes = [
         _without(dict(item), rest) if isinstance(item, Mapping) else (item, False)  # pyright: ignore[reportUnknownArgumentType]
         for item in items
