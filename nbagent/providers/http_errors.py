@@ -215,6 +215,11 @@ def error_fields(body: Any) -> dict[str, Any]:
     )  # Mistral puts FastAPI's form into `message`.
     if holder.get("detail") is not None:
         fault.update(_fastapi_fields(holder["detail"]))
+        # RFC 9457, as Go's huma writes it: a general `detail`, and `errors` that name the fields.
+        named = [e for e in objects_in(holder.get("errors")) if e.get("location")]
+        if named:
+            texts = [f"{_text(e['location'])}: {_text(e.get('message'))}" for e in named]
+            fault["message"] = "; ".join(texts)
     if not fault.get("param") and (match := _UNKNOWN_NAME.search(_text(fault.get("message")))):
         fault["param"] = f"{match[2]}.{match[1]}" if match[2] else match[1]
     return fault

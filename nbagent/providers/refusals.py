@@ -67,12 +67,24 @@ REFUSED = re.compile(
     r"|provided|specified|passed|used)|(?:remove|omit|drop) (?:the |this )?['\"`\w]*",
     re.I,
 )
+_FIELD_REFUSED = re.compile(
+    rf"{REFUSED.pattern}|(?:invalid|illegal|bad) (?:field|key|property|attribute)"
+    r"|not (?:a )?(?:valid|known|recogni[sz]ed|defined)|does not exist|allowed propert|is illegal"
+    r"|failed to parse field|invalid type|mismatch|not of type|valid (?:string|list|array)",
+    re.I,
+)
+"""Also words that refuse a parameter's value: nobody chose the values of these fields."""
+_OTHER_UNKNOWN = re.compile(
+    r"unknown (?:model|tool|function)|model\b.{0,60}(?:does not exist|not found|is unknown)",
+    re.I,
+)
 _MISSING = re.compile(
     r"missing|required|requires|passed back|sent back|absent|got null|null, expected|is null"
     r"|must (?:be (?:provided|passed|sent|included|present|set|returned|non-?null|a string)"
     r"|include|contain|have|carry)"
     r"|(?:must|should|can|may)(?: ?not|n't) be (?:null|none|empty|omitted|blank|absent)"
     r"|not (?:provided|passed|included|present|found in)|lacks?\b|none is not|valid string"
+    r"|without|should be (?:provided|passed|sent|included|present|set|returned)|(?:found|got) none"
     r"|must be a string|should be a string|string or an? (?:array|list)",
     re.I,
 )
@@ -80,22 +92,28 @@ _EMPTY_CONTENT = re.compile(
     r"(?:text|content|message)\b.{0,60}(?:\bempty|blank|non-?empty|at least 1 char|min_?length)",
     re.I,
 )
+_STREAM = r"(?<!up)(?<!down)(?<!bit)(?<!live)stream"
 _NO_STREAM = re.compile(
-    rf"stream(?:ing|ed)?\b[^.;]{{0,60}}?(?:{_NOT_DONE}{_POSSIBLE}|disabled)"
-    r"|stream(?:ing)?['\"`]?(?: parameter| mode| option)? (?:must|should|has to|needs to) be"
-    r" (?:set to )?['\"`]?(?:false|disabled|off)"
+    rf"{_STREAM}(?:ing|ed)?\b[^.;]{{0,60}}?(?:{_NOT_DONE}{_POSSIBLE}|disabled)"
+    rf"|{_STREAM}(?:ing)?['\"`]?:?(?: parameter| mode| option)? (?:must|should|has to|needs to)"
+    r" (?:be (?:set to )?['\"`]?(?:false|disabled|off)|not be (?:set to )?['\"`]?true)"
     r"|(?:not|n't|cannot|can't|unable to) (?:support|use|allow|handle|accept|do|combin|work|be"
-    r" used|be combined|stream|call)[^.;]{0,60}\bstream"
+    r" used|be combined|call|avail|compatib|enabl|permit|possib|implement)"
+    rf"[^.;]{{0,60}}{_STREAM}"
     r"|(?:cannot|can't) stream (?:\w+ )?(?:tool|function)|endpoints found that support stream"
-    r"|unsupported[^.;]{0,40}\bstream|incompatible with (?:the )?stream|verified to stream"
-    r"|(?:set|use|pass|with|when|if|requires?|needs?|only)\W{1,3}stream(?:ing)?\W{0,3}(?:=|:|to)?"
-    r"\W{0,2}false|(?:disable|turn off|without) (?:the )?stream"
+    rf"|unsupported[^.;]{{0,40}}{_STREAM}|incompatible with (?:the )?stream|verified to stream"
+    r"|(?:tools?|calls?|calling|functions?) and stream\w* (?:are|is) mutually exclusive"
+    r"|stream\w* and (?:tools?|functions?)[^.;]{0,20} mutually exclusive"
+    r"|(?:set|use|pass|with|when|if|requires?|needs?|only)\W{1,3}stream(?:ing)?\W{0,3}"
+    r"(?:=|:|to be|to)?\W{0,2}false|(?:disable|turn off|without) (?:the )?stream"
     r"|(?:only|use|try|requires?) (?:\w+ ){0,3}non-?stream",
     re.I,
 )
 _OTHER_STREAM_WORDS = re.compile(
     r"stream_?options|only supports? (?:the )?stream|interrupt|abort|timed? ?out|disconnect|closed"
-    r"|reset by|broken|before (?:the )?stream|while stream|during (?:the )?stream|mid-?stream",
+    r"|reset by|broken|before (?:the )?stream|mid-?stream|(?:error|fail\w*|exception|problem)"
+    r" (?:\w+ )?(?:(?:while|during|in|to) (?:the )?)?stream|try again|temporar|retry"
+    r"|(?:audio|video|image|byte|file|data|input|output) stream\b",
     re.I,
 )
 _STREAM_ONLY = re.compile(
@@ -121,6 +139,10 @@ _BOTH_BESIDE_CALL = re.compile(
     r"(?:together|at the same time|not both|simultaneous|mutually exclusive)"
     r"|(?:thinking|reasoning\w*)\b.{0,20}\b(?:content|text)\b.{0,60}"
     r"(?:together|at the same time|not both|simultaneous|mutually exclusive)"
+    r"|content must be (?:empty|null|omitted)[^.]{0,40}(?:thinking|reasoning)"
+    r"|(?:thinking|reasoning\w*) must be (?:empty|null|omitted)[^.]{0,60}content"
+    r"|only one of\W+content\W.{0,20}(?:thinking|reasoning)"
+    r"|only one of\W+(?:thinking|reasoning).{0,20}content"
     # Mistral's validation: "must have either content or tool_calls, but not both".
     r"|both\W+content and tool_?calls|content or tool_?calls\b.{0,20}not both",
     re.I,
@@ -342,7 +364,8 @@ def _missing_field(refusal: Refusal) -> Workaround | None:
             return Workaround(f"{name} is sent again: the server demands it", undone=change)
     is_refused = path in refusal.fields and REFUSED.search(_server_words(refusal.error))
     if is_refused or not _is_missing(refusal, path):
-        return None
+        was_added = any(change.action == "add" and change.path == path for change in in_use.changes)
+        return NO_CURE if was_added and not is_refused else None
     role = "results of tools" if name in ("name", "tool_name") else "earlier answers"
     scopes = (True, False) if path in REASONING_FIELDS else (False,)
     for beside_calls in scopes:
@@ -427,7 +450,7 @@ _RULES = (
     Rule(_NO_STREAM, _whole_answer, unless=_OTHER_STREAM_WORDS),
     Rule(_BOTH_BESIDE_CALL, _either_beside_calls),
     Rule(_MISSING, _missing_field),
-    Rule(REFUSED, _refused_field),
+    Rule(_FIELD_REFUSED, _refused_field, unless=_OTHER_UNKNOWN),
     Rule(_EMPTY_CONTENT, _empty_content),
     Rule(REFUSED, _refused_param, statuses=_STATUSES),
 )

@@ -30,6 +30,7 @@ _INDEX = re.compile(r"\[['\"]?(\w*)['\"]?\]")
 _SLASH = re.compile(r"(?<=\w)/(?=\w)|#/")
 _NAMED_AT = re.compile(r"(\w+)['\"`]? (?:at|in|on) ['\"`]([A-Za-z_]\w*(?:\.\w+)*)")
 _DOTTED = re.compile(r"[A-Za-z_]\w*(?:\.\w+)+")
+_OF_MESSAGES = re.compile(r"messages?\b|\brole\b|function_?response|results?\b", re.I)
 _PLAIN_PATH = re.compile(r"[\w.\[\]]+")
 
 
@@ -81,7 +82,9 @@ def refused_field(error: ModelError, fields: Collection[FieldPath]) -> FieldPath
     positions = {
         path: match.start()
         for path in fields
-        if (match := re.search(_field_pattern(path[-1]), text))
+        # Functions and models have names, too.
+        if (path[-1] != "name" or _OF_MESSAGES.search(text))
+        and (match := re.search(_field_pattern(path[-1]), text))
     }
     # Of two paths to the same name the shorter one: the field of the message itself.
     return min(positions, key=lambda path: (positions[path], len(path), path), default=None)
@@ -146,7 +149,14 @@ def _field_pattern(name: str) -> str:
     snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", name).lower()
     spellings = rf"(?:{re.escape(name)}|{re.escape(snake)})"
     if "_" in snake:
-        return rf"(?<![A-Za-z0-9_]){spellings}(?![A-Za-z0-9_])"
+        if snake.startswith("reasoning_"):
+            spellings = re.escape(snake).replace("_", "[_ ]?")
+        return rf"(?i:(?<![A-Za-z0-9_]){spellings}(?![A-Za-z0-9_]))"
     # Groq, Cerebras: property 'name'; OpenAI: argument supplied: name; serde: field `name`.
     kinds = r"(?:property|field|key|argument|parameter|param|attribute|input)s?(?: supplied)?:?"
-    return rf"['\"`]{spellings}['\"`]|\b{kinds} {spellings}\b(?!_)|(?:^|[;,] ){spellings}: "
+    stated = rf"\b{spellings} (?:field|property|key|attribute)\b"
+    # "The model name is required", "reasoning is required": about no field of a message.
+    if name not in ("name", "reasoning", "thinking"):
+        stated += rf"|\b{spellings} (?:is (?:a )?(?:required|missing|null)|cannot be (?:null|none))"
+    quoted = rf"['\"`]{spellings}['\"`]"
+    return rf"{quoted}|\b{kinds} {spellings}\b(?!_)|(?:^|[;,] ){spellings}: |{stated}"

@@ -299,10 +299,10 @@ LESSONS = {
 
 def at(body: Any, path: str) -> Any:
     """Value in a body under a name, or under a path of names; in lists the first one."""
-    values = [body]
+    values: list[Any] = [body]
     for key in path.split("."):
-        items = [item for it in values for item in (it if isinstance(it, list) else [it])]
-        values = [cast("JSON", item)[key] for item in items if key in item]
+        lists = [cast("list[JSON]", it if isinstance(it, list) else [it]) for it in values]
+        values = [item[key] for items in lists for item in items if key in item]
     return next(iter(values), None)
 
 

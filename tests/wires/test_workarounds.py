@@ -155,6 +155,9 @@ HISTORIES = {
     "the same in a template's error": History(
         500, {"error": f"Error rendering prompt with jinja template: {BOTH}"}, not_both,
         "content was left out beside tool calls", ("messages.content",)),
+    "one must be empty": History(
+        400, message("content must be empty when reasoning_content and tool_calls are present"),
+        not_both, "content was left out beside tool calls", ("messages.content",)),
     "the same as 400": History(
         400, message("content and reasoning_content are mutually exclusive"), not_both,
         "content was left out beside tool calls", ("messages.content",)),
@@ -183,6 +186,17 @@ HISTORIES = {
     "a JSON pointer": omitted(400, message(
         "Validation error at #/messages/1/reasoning_content: Extra inputs are not permitted")),
     "serde": omitted(422, message(SERDE)),
+    "RFC 9457": omitted(422, {
+        "title": "Unprocessable Entity", "status": 422, "detail": "validation failed",
+        "errors": [{"message": "unexpected property",
+                    "location": "body.messages[1].reasoning_content", "value": {}}]}),
+    "a path at the end": omitted(400, message(
+        "Error from provider: Extra inputs are not permitted, field: "
+        "'messages[1].reasoning_content'")),
+    "a keyword of Python": omitted(500, message(
+        "Message.__init__() got an unexpected keyword argument 'reasoning_content'")),
+    "in plain words": omitted(400, message("Reasoning content in the history is not supported")),
+    "an invalid key": omitted(400, message("Message contains invalid key: reasoning_content")),
     "a gateway's 500": omitted(500, message(f"Upstream request failed: {CEREBRAS}")),
     "a rule in words": omitted(400, message(
         "The reasoning_content field must not be included in the input messages.")),
@@ -199,6 +213,12 @@ HISTORIES = {
     "Kimi behind LiteLLM": added(500, message(LITELLM)),
     "DeepSeek": added(400, message(DEEPSEEK, param=None, code="invalid_request_error")),
     "DeepSeek's words in param": added(400, message("Param Incorrect", param=DEEPSEEK, code="400")),
+    "DeepSeek's first words": added(400, message(
+        "Missing `reasoning_content` field in the assistant message at message index 1")),
+    "in other words": added(400, message(
+        "Tool call messages without reasoning_content are not allowed in thinking mode")),
+    "none was found": added(400, message(
+        "expected reasoning_content in assistant message, but found none")),
     "FastAPI: missing": added(422, fastapi(
         1, "assistant", "reasoning_content", msg="Field required", kind="missing")),
     "content that is null": History(
@@ -275,6 +295,11 @@ NO_WORKAROUND: dict[str, tuple[int, Any]] = {
     "a role": (400, message("messages.1.role: unknown role 'assistant'")),
     "an ordinary word": (400, message("The name of the model is unknown; reasoning is required")),
     "a value": (400, message("messages.1.reasoning_content: String should have at most 9 letters")),
+    "a model": (400, message("Unknown model 'reasoning_content'")),
+    "a feature": (400, message("reasoning is required for this model")),
+    "a tool": (400, message("Invalid schema for function 'look': 'name' is a required property")),
+    "pairs": (400, message("messages with role 'tool' must be a response to 'tool_calls'.")),
+    "an empty prompt": (400, message("messages.0: user messages must have non-empty content")),
     "unknown words": (400, message("Bad request.")),
     "no words": (400, {}),
     "a key": (401, message(GROQ)),
@@ -314,6 +339,12 @@ NO_STREAM = {
     "a value": (400, "Unsupported value: 'stream' does not support true with this model."),
     "a model": (400, "Model m does not support streaming."),
     "a word": (405, "Streaming is currently unavailable for m; use stream=false"),
+    "NVIDIA": (400, "Tool calling is not supported in streaming mode!"),
+    "not available when": (400, "tool calling is not available when streaming"),
+    "must not be true": (400, "stream must not be true when tools are present"),
+    "exclusive": (400, "tools and stream are mutually exclusive"),
+    "requires": (400, "`tools` requires `stream` to be false"),
+    "Converse": (400, "Tool use is not supported with ConverseStream; use Converse"),
     "only": (400, "This model is only available in non-streaming mode"),
 }  # fmt: skip
 
@@ -355,6 +386,10 @@ STREAM_GOES_ON = {
     "no tools": (400, "registry.ollama.ai/library/m does not support tools"),
     "cut": (400, "The streaming response was interrupted and is not available"),
     "options": (400, "stream_options is only allowed when stream is true: unexpected value"),
+    "not now": (500, "The stream is not available, try again later"),
+    "a failure": (500, "Error streaming response: model is not available"),
+    "upstream": (500, "upstream connect error, not available"),
+    "sound": (400, "The audio stream is not supported"),
     "a prompt": (400, "The stream of consciousness in your prompt is too odd"),
     "a key": (401, "Streaming is not supported for this key"),
     "a rate": (429, "Streaming is not available: too many requests"),
