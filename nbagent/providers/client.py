@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.model import (
     ChatChunk,
@@ -388,13 +387,12 @@ class WireClient:
         self, state: _RequestState, fault: ModelError, attempt: _Attempt
     ) -> ClientNotice | None:
         """Learn from a refusal; None for other errors, and when no workaround is left."""
-        body = json_object(load_wire(attempt.body)) or {}
-        messages: Any = body.get(attempt.wire.messages_field)
         refusal = Refusal(
             fault,
             state.request,
             attempt.params,
-            messages if isinstance(messages, list) else [],  # pyright: ignore[reportUnknownArgumentType]
+            attempt.body,
+            attempt.wire.messages_field,
             attempt.streamed,
             attempt.in_use,
             attempt.wire.workarounds,

@@ -8,15 +8,17 @@ list of models is kept: which model refuses what changes every month. What a req
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import TextPart
 from nbagent.contracts.model import ChatRequest
+from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.refused_names import (
     concerns_messages,
     param_positions,
@@ -189,13 +191,22 @@ class Refusal:
     request: ChatRequest
     params: Mapping[str, Any]
     """Body without messages and tools."""
-    messages: Sequence[Any]
-    """Encoded messages."""
+    body: bytes
+    messages_field: str
+    """Field of the body that holds the messages."""
     streamed: bool
     in_use: ModelWorkarounds
     """Workarounds of this attempt."""
     available: frozenset[str]
     """Names of the workarounds that its wire has."""
+
+    @cached_property
+    def messages(self) -> list[dict[str, Any]]:
+        """Messages as they were sent."""
+        # Decoded here, because few errors are refusals, and a body may be large.
+        with suppress(ValueError, RecursionError):
+            return objects_in((json_object(load_json(self.body)) or {}).get(self.messages_field))
+        return []
 
     @cached_property
     def fields(self) -> frozenset[FieldPath]:
@@ -344,8 +355,7 @@ def _either_beside_calls(refusal: Refusal) -> Workaround | None:
 
     If the server needs the text, leave out the reasoning.
     """
-    messages = (fields for fields in map(json_object, refusal.messages) if fields)
-    calling = [fields for fields in messages if fields.get("tool_calls")]
+    calling = [fields for fields in refusal.messages if fields.get("tool_calls")]
     for path in (("content",), *REASONING_FIELDS):
         change = MessageChange("omit", path, beside_calls=True)
         is_sent = any(fields.get(path[0]) for fields in calling)
@@ -380,8 +390,9 @@ def _missing_field(refusal: Refusal) -> Workaround | None:
 def _is_missing(refusal: Refusal, path: FieldPath) -> bool:
     """True if a message that could have the field was sent without it, or with null."""
     role = "tool" if path in {("name",), ("tool_name",)} else "assistant"
-    messages = (fields for fields in map(json_object, refusal.messages) if fields)
-    return any(fields.get("role") == role and fields.get(path[0]) is None for fields in messages)
+    return any(
+        fields.get("role") == role and fields.get(path[0]) is None for fields in refusal.messages
+    )
 
 
 def _refused_field(refusal: Refusal) -> Workaround | None:
@@ -407,8 +418,7 @@ def _refused_field(refusal: Refusal) -> Workaround | None:
 
 
 def _empty_content(refusal: Refusal) -> Workaround | None:
-    messages = (fields for fields in map(json_object, refusal.messages) if fields)
-    calling = [fields for fields in messages if fields.get("tool_calls")]
+    calling = [fields for fields in refusal.messages if fields.get("tool_calls")]
     if not any(fields.get("content") == "" for fields in calling):
         return None
     change = MessageChange("null", ("content",))
