@@ -26,6 +26,7 @@ from nbagent.notebook.complete import package_names
 from nbagent.notebook.installation import installation_problems
 from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
+from nbagent.providers.workarounds import learnt_workarounds
 from nbagent.runtime import RunTask, engine_loop
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.active_run import active_runs
@@ -74,7 +75,7 @@ def doctor() -> Listing:
         *kernel.kernel_facts().items(),
         *(("installation", problem) for problem in installation_problems()),
     ]
-    for facts in (_model, _keys, _files, _project_file, _store):
+    for facts in (_model, _workarounds, _keys, _files, _project_file, _store):
         try:
             rows.extend(facts())
         except NbagentError as error:
@@ -108,6 +109,12 @@ def _model() -> Iterator[Row]:
     yield "model", f"{model} ({why}); another with %%agent --model PROVIDER:MODEL"
     if settings.base_url is not None:
         yield "server", settings.base_url
+
+
+def _workarounds() -> Iterator[Row]:
+    """What this process has learnt from refusals of servers."""
+    for server, model, notice in learnt_workarounds():
+        yield "workaround", f"{model} at {server}: {notice}"
 
 
 def _keys() -> Iterator[Row]:

@@ -85,6 +85,10 @@ def _fields(body: Any) -> dict[str, Any]:
     error = error or next(iter(objects_in(outer.get("errors"))), None) or outer.get("base_resp")
     # The gateway OmniRoute repeats the error of the server behind it there.
     error = json_object((json_object(outer.get("upstream_details")) or {}).get("error")) or error
+    # RFC 9457, as Go's huma writes it: a general `detail`, and `errors` that name the fields.
+    if named := [item for item in objects_in(outer.get("errors")) if item.get("location")]:
+        texts = [f"{as_text(item['location'])}: {as_text(item.get('message'))}" for item in named]
+        return {**outer, "message": "; ".join(texts)}
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
     # A list without an object: nothing in it can be read.

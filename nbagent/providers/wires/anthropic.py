@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
@@ -45,7 +44,6 @@ from nbagent.providers.wires.base import (
     EncodingContext,
     Parser,
     Wire,
-    Workaround,
     effort_level,
     model_version,
     name_and_description,
@@ -79,11 +77,6 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _CACHE_CONTROL = {"type": "ephemeral"}
 _ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
-_BOUND_TEXT = "bound to a different conversation"
-_THINKING_REFUSED = re.compile(
-    rf"{_BOUND_TEXT}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified",
-    re.I | re.S,
-)
 _STREAMED_FIELDS = ("text", "thinking", "signature", "input_json")
 """Fields of blocks that arrive in pieces."""
 _READ_FIELDS = frozenset({"content", "usage", "stop_reason", "stop_details"})
@@ -231,6 +224,7 @@ class Anthropic(Wire):
     key_prefix = ""
     next_page = ("last_id", "after_id")
     reserved_keys = frozenset({"messages", "tools", "system"})
+    workarounds = frozenset({"drop_block", "no_replay"})
 
     def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
         url = normalize_base_url(
@@ -239,6 +233,8 @@ class Anthropic(Wire):
         parts = urlsplit(url)
         self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
         # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
+        if not self._is_anthropic:
+            self.workarounds |= {"add_thinking"}  # DeepSeek and Kimi demand it of each call.
         root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
         self.endpoint_paths = (f"{root}/messages", *self.endpoint_paths)
         self.models_path = f"{root}/models?limit=1000"
@@ -319,22 +315,6 @@ class Anthropic(Wire):
             "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_anthropic else block]
         }
 
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Leave out thinking blocks that the server refuses."""
-        if error.status != 400 or not _THINKING_REFUSED.search(error.server_text):
-            return None
-        # `drop_block` drops only blocks that do not match; it is not possible with thinking off.
-        if (
-            _BOUND_TEXT in error.server_text
-            and "drop_block" not in workarounds
-            and request.reasoning != "none"
-        ):
-            text = "earlier thinking is left out where the conversation before it has changed"
-            return Workaround("drop_block", text)
-        return Workaround("no_replay", "earlier thinking is left out: the server refuses it")
-
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, workarounds: frozenset[str]
     ) -> None:
@@ -393,6 +373,10 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
             blocks.extend(islice(left, 1))
         elif not (unfit or unsigned or _is_blank(block)):
             blocks.append(block)
+    kinds = {block["type"] for block in blocks}
+    if "add_thinking" in context.workarounds and calls and not kinds & _THINKING_BLOCKS:
+        thinking = message.reasoning if context.raw_from_model(message) else None
+        blocks.insert(0, {"type": "thinking", "thinking": thinking or "", "signature": ""})
     return blocks
 
 

@@ -13,13 +13,11 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, ToolCall
 from nbagent.contracts.model import ChatRequest, ProviderConfig, ToolSpec
 from nbagent.providers.wires.base import (
     EncodingContext,
     Wire,
-    Workaround,
     effort_level,
     model_version,
     name_and_description,
@@ -41,13 +39,8 @@ from nbagent.providers.wires.encoding import (
 from nbagent.providers.wires.responses import TOOL_CHOICES, Responses
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
-from nbagent.providers.workarounds import needs_responses_api
 
 _VERSION = re.compile(r"^gpt-(\d+)(?:\.(\d+))?")
-_ALTERNATION_REFUSED = re.compile(
-    r"roles must alternate|unexpected role 'user' after role 'tool'", re.I
-)
-"""Errors of Mistral's and Gemma's chat templates: a user message must follow an answer."""
 
 
 class Chat(Wire):
@@ -61,6 +54,8 @@ class Chat(Wire):
         self._profile = profile
         self.default_path = profile.default_path
         self.think_tags = profile.think_tags
+        # Mistral's and Gemma's chat templates need alternating roles ("turns").
+        self.workarounds = frozenset({"turns", *(["responses"] if profile.has_responses else [])})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """Path, with the deployment if the server wants it there."""
@@ -147,20 +142,6 @@ class Chat(Wire):
             else message.text
         )
         return [{"role": message.role, "content": content}]
-
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Some chat templates need alternating roles, some models another endpoint."""
-        if self._profile.has_responses and needs_responses_api(error):
-            text = (
-                f"{request.model} is asked at /v1/responses: it accepts such a request only there"
-            )
-            return Workaround("responses", text)
-        if _ALTERNATION_REFUSED.search(error.server_text or error.message):
-            text = "a short answer was put between messages: this model needs alternating roles"
-            return Workaround("turns", text)
-        return None
 
     def _assistant_message(self, message: Message, context: EncodingContext) -> dict[str, Any]:
         nothing = None if self._profile.null_content else ""

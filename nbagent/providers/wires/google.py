@@ -201,6 +201,7 @@ class Google(Wire):
     next_page = ("nextPageToken", "pageToken")
     models_path = "/models?pageSize=1000"
     reserved_keys = frozenset({"contents", "tools", "systemInstruction"})
+    workarounds = frozenset({"no_replay"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """Path with the model; without `alt=sse` a stream would be one JSON array."""
@@ -358,6 +359,12 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
     parts: list[dict[str, Any]] = [
         dict(part) for part in answer_parts if not part.keys() & _REQUEST_ONLY_PARTS
     ]
+    if "no_replay" in context.workarounds:
+        parts = [
+            {key: part[key] for key in part if key != "thoughtSignature"}
+            for part in parts
+            if part.get("thought") is not True
+        ]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = [{"text": message.text}] if message.text else []
         for call in message.tool_calls:

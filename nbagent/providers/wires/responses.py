@@ -224,6 +224,7 @@ class Responses(Wire):
     messages_field = "input"
     unsupported_fields = frozenset({"stop_sequences"})
     reserved_keys = frozenset({"input", "tools", "instructions"})
+    workarounds = frozenset({"no_replay"})
 
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
@@ -308,7 +309,7 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
         if item.get("type") == "function_call":
             items.append({**item, **next(left)})  # Results refer to `call_id`.
         elif (
-            item.get("encrypted_content")
+            item.get("encrypted_content") and "no_replay" not in context.workarounds
             if item.get("type") == "reasoning"
             else _is_answer_item(item)
         ):
