@@ -6,13 +6,13 @@ Values only. The formats of vendors belong to `providers/wires`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
 from nbagent.contracts.errors import ErrorInfo, unknown_argument
 from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import KeyFunction, KeySource, SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 
@@ -220,7 +220,8 @@ class ProviderConfig:
             )
         return object.__new__(cls)
 
-    api_key: SecretKey | None = None
+    api_key: SecretKey | KeyFunction | None = None
+    """The key, or a function that returns it, for keys that expire: called for each request."""
     base_url: str | None = None
     organization_id: str | None = None
     project_id: str | None = None
@@ -233,3 +234,18 @@ class ProviderConfig:
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Additional top-level keys of the request's JSON."""
+
+    def __post_init__(self) -> None:
+        key: object = self.api_key
+        base_url = self.base_url
+        if isinstance(key, str):
+            object.__setattr__(self, "api_key", SecretKey(key) if key.strip() else None)
+        elif callable(key) and not isinstance(key, KeySource):
+            object.__setattr__(self, "api_key", KeySource(cast("KeyFunction", key)))
+        if base_url is not None:  # Copied with a space or a line break around it.
+            object.__setattr__(self, "base_url", base_url.strip() or None)
+
+    @property
+    def key(self) -> SecretKey | KeySource | None:
+        """The key as it is sent: never a bare function, whose repr may show a secret."""
+        return cast("SecretKey | KeySource | None", self.api_key)

@@ -23,10 +23,12 @@ from nbagent.contracts.model import (
     ProviderConfig,
     ResponseMeta,
 )
+from nbagent.contracts.secrets import SecretKey
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
 from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
+from nbagent.providers.keys import KeyHeader
 from nbagent.providers.provider import collect_stream
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
@@ -84,6 +86,7 @@ class WireClient:
         config: server and key; `base_url` must be set.
         provider: the part of a model id before the colon.
         key_variables: environment variables for the key, if the server requires one.
+        key_header: header for the key, if the server's differs from that of the first wire.
         start: command that starts the server; shown if nothing answers there.
     """
 
@@ -94,6 +97,7 @@ class WireClient:
         *,
         provider: str,
         key_variables: Sequence[str] = (),
+        key_header: KeyHeader | None = None,
         start: str = "",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
@@ -110,15 +114,12 @@ class WireClient:
             if clash := wire.reserved_keys & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
         account = {
-            "OpenAI-Organization": config.organization_id,
-            "OpenAI-Project": config.project_id,
+            header: getattr(config, field) for field, header in first.account_headers.items()
         }
-        self._limiter = Limiter.shared(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
-            key=config.api_key,
-            key_header=first.key_header,
-            key_prefix=first.key_prefix,
+            key=config.key,
+            key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
@@ -255,12 +256,14 @@ class WireClient:
             builder = attempt.builder
             fault: ModelError | None = None
             try:
-                with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
+                key = await self._http.current_key(deadline)
+                limiter = Limiter.shared(self._base_url, key)
+                with RequestSlot(limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
                     while wait_s := await slot.acquire(deadline):
                         text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
                         yield ChatChunk(notice=ClientNotice("wait", text, wait_s=wait_s))
                     state.waited_s += slot.waited_s
-                    async with aclosing(self._send_attempt(state, attempt, slot)) as pieces:
+                    async with aclosing(self._send_attempt(state, attempt, slot, key)) as pieces:
                         async for _ in pieces:
                             for chunk in state.take_chunks(builder):
                                 yield chunk
@@ -375,7 +378,7 @@ class WireClient:
         return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info)
 
     async def _send_attempt(
-        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
+        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot, key: SecretKey | None
     ) -> AsyncGenerator[None]:
         """Send one attempt and read its answer; yield after each piece."""
         wire, builder = attempt.wire, attempt.builder
@@ -387,8 +390,9 @@ class WireClient:
             deadline=state.deadline,
             between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
             headers=wire.headers(attempt.workarounds),
+            key=key,
         )
-        self._limiter.update(slot, response.status, response.headers)
+        slot.limiter.update(slot, response.status, response.headers)
         state.request_id = response.request_id
         reader = AnswerReader(attempt.parser, builder, wire.framing())
         read_bytes = 0

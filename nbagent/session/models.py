@@ -120,7 +120,7 @@ def _missing_key_variables(
 ) -> str:
     """Variables that may hold the missing key; empty if no key is missing."""
     # A server at another address (a gateway, vLLM) often needs no key.
-    own_server = config.base_url == provider.default_base_url
+    own_server = provider.is_default_server(config.base_url)
     needed = key_variable is not None or (provider.needs_key and own_server)
     if config.api_key is not None or not needed:
         return ""
@@ -128,14 +128,15 @@ def _missing_key_variables(
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:
-    secret = config.api_key.reveal() if config.api_key else ""
+    key = config.key
+    secret = hash(key.reveal()) if isinstance(key, SecretKey) else key
     plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
     # The hash of the secret: a dict with keys in clear text would be one more place to leak.
-    key = (name, sha_of(plain), hash(secret))
+    known = (name, sha_of(plain), secret)
     # Kept: a new client would have to open its connections again.
-    if key not in _clients:
-        _clients[key] = find_provider(name).open(config)
-    return _clients[key]
+    if known not in _clients:
+        _clients[known] = find_provider(name).open(config)
+    return _clients[known]
 
 
 def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
@@ -222,7 +223,7 @@ def _unasked_provider(name: str) -> ProviderModels:
         config = provider.resolve(overrides, os.environ)
     except NbagentError as error:  # a plug-in, or a provider without a usual address
         return ProviderModels(name, reachable=False, why=error.message)
-    at_home = config.base_url == provider.default_base_url
+    at_home = provider.is_default_server(config.base_url)
     models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
     if variables := _missing_key_variables(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"

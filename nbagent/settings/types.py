@@ -79,7 +79,7 @@ def variable_name(value: Any) -> str:
 
 def base_url(value: Any) -> str:
     """Check the URL of a server. An invalid value may contain a key, so it is not shown."""
-    address = text(value)
+    address = text(value).strip()  # Copied with a space around it.
     if not _ADDRESS.fullmatch(address) or not address.isprintable():
         raise UsageError(
             "base_url must be an address like http://HOST:PORT/v1, without a name, a password or "

@@ -40,10 +40,11 @@ from nbagent.contracts.model import (
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.providers.provider import Provider, collect_stream
+from nbagent.providers.servers import server_row
 from nbagent.providers.transport.sse import safe_line
 from nbagent.providers.wires.chat import Chat
-from nbagent.providers.wires.chat_profiles import PROFILES
 
+_QUIRKS = server_row("llamacpp").quirks
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
@@ -109,7 +110,7 @@ class LocalClient:
 
             # No retries: waiting does not restart a process.
             at = replace(self._config, base_url=f"{url}/v1", api_key=server.key, retries=0)
-            self._clients[key] = WireClient(Chat(PROFILES["llamacpp"]), at, provider="local")
+            self._clients[key] = WireClient(Chat(_QUIRKS), at, provider="local")
         try:
             async with aclosing(self._clients[key].chat_stream(request)) as chunks:
                 async for chunk in chunks:
@@ -121,7 +122,7 @@ class LocalClient:
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True as for llama.cpp's server."""
-        return Chat(PROFILES["llamacpp"]).has_schema_mode(request)
+        return Chat(_QUIRKS).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """List the files in the hub's cache, and the loaded ones as their servers describe them."""
@@ -308,4 +309,4 @@ def _cannot_serve(text: str) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR")
 
 
-PROVIDER = Provider(name="local", open=LocalClient, needs_key=False)
+PROVIDER = Provider(name="local", open=LocalClient, needs_key=False, is_free=True)
