@@ -241,7 +241,7 @@ class ProviderConfig:
         if isinstance(key, str):
             object.__setattr__(self, "api_key", SecretKey(key) if key.strip() else None)
         elif callable(key) and not isinstance(key, KeySource):
-            object.__setattr__(self, "api_key", KeySource(cast("KeyFunction", key)))
+            object.__setattr__(self, "api_key", KeySource(key))
         if base_url is not None:  # Copied with a space or a line break around it.
             object.__setattr__(self, "base_url", base_url.strip() or None)
 

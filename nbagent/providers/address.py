@@ -92,7 +92,9 @@ class UrlTemplate:
     others: tuple[str, ...] = ()
     """Templates of further servers of the same provider."""
 
-    def fill(self, provider: str, parts: Mapping[str, str | None], environ: Mapping[str, str]) -> str:
+    def fill(
+        self, provider: str, parts: Mapping[str, str | None], environ: Mapping[str, str]
+    ) -> str:
         """Return the URL; `parts` that are set win over the environment.
 
         Raises:

@@ -349,7 +349,9 @@ def _forget_unused_limiters() -> None:
     """Make room for one more limiter: forget the oldest one that no request waits for or uses."""
     if len(_limiters) < _MAX_LIMITERS:
         return
-    if (oldest := next((k for k, one in _limiters.items() if not one.in_use), None)) is not None:
+    if (
+        oldest := next((key for key, limiter in _limiters.items() if not limiter.in_use), None)
+    ) is not None:
         del _limiters[oldest]
 
 

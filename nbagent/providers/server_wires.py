@@ -10,7 +10,7 @@ from dataclasses import replace
 from urllib.parse import urlsplit
 
 from nbagent.contracts.model import ProviderConfig
-from nbagent.providers.provider import Server
+from nbagent.providers.server_row import Server
 from nbagent.providers.wires.anthropic import Anthropic
 from nbagent.providers.wires.base import Wire
 from nbagent.providers.wires.chat import Chat

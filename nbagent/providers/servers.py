@@ -1,6 +1,6 @@
 """The servers that nbagent knows, one row each. A new server is one row here, and nothing else.
 
-A row says everything that is particular to its server: see the fields of `Provider`, `Server` and
+A row says everything that is particular to its server: see the fields of `Server`, `Provider` and
 `Profile`. A comment in a row names the page of the vendor's documentation that says so. Look-up by
 name and providers of other packages are in `catalogue`.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nbagent.providers.address import UrlTemplate
 from nbagent.providers.keys import KeyHeader
-from nbagent.providers.provider import Server
+from nbagent.providers.server_row import Server
 from nbagent.providers.server_wires import (
     anthropic_wires,
     azure_wires,
@@ -30,7 +30,7 @@ def known_quirks(base_url: str) -> Profile:
     return next((row.quirks for row in SERVERS if row.is_at(base_url)), Profile())
 
 
-def server_row(name: str) -> Server:
+def built_in_server(name: str) -> Server:
     """Return the row of a built-in server."""
     return next(row for row in SERVERS if row.name == name)
 

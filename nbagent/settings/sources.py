@@ -112,7 +112,8 @@ def setting_origins(*, without_project: bool = False) -> dict[str, Origin]:
     # Without a model of their own, the person's server settings (LLM_BASE_URL, LLM_API_KEY) belong
     # to an OpenAI-compatible server.
     if "model" in project and "model" not in sources:
-        sources = _drop_server_settings(project["model"], sources, previous_model=f"{DEFAULT_PROVIDER}:")
+        previous = f"{DEFAULT_PROVIDER}:"
+        sources = _drop_server_settings(project["model"], sources, previous_model=previous)
     merged = {
         name: _merge_project(sources.get(name) or Origin(row.default), row, project)
         for name, row in Settings.rows().items()

@@ -40,11 +40,11 @@ from nbagent.contracts.model import (
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.providers.provider import Provider, collect_stream
-from nbagent.providers.servers import server_row
+from nbagent.providers.servers import built_in_server
 from nbagent.providers.transport.sse import safe_line
 from nbagent.providers.wires.chat import Chat
 
-_QUIRKS = server_row("llamacpp").quirks
+_QUIRKS = built_in_server("llamacpp").quirks
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"

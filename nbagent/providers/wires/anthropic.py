@@ -227,7 +227,9 @@ class Anthropic(Wire):
         self.models_path = f"{root}/models?limit=1000"
         header_values = {name.lower(): text for name, text in (headers or {}).items()}
         version = header_values.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT_VERSION if self._is_own_server else _COMPATIBLE_VERSION)
+        self._version = version or (
+            _CURRENT_VERSION if self._is_own_server else _COMPATIBLE_VERSION
+        )
         if self._version != _COMPATIBLE_VERSION:
             # Version 2026-10-21 removed them: any value is answered with 400.
             self.unsupported_fields = frozenset({"temperature", "top_p"})

@@ -250,7 +250,9 @@ def _effort_params(request: ChatRequest, profile: Profile) -> dict[str, Any]:
             thinks = {"chat_template_kwargs": {"enable_thinking": word != "none"}}
             return thinks if word == "none" else {**thinks, "reasoning_effort": word}
         case "together":
-            return {"reasoning": {"enabled": False}} if word == "none" else {"reasoning_effort": word}
+            return (
+                {"reasoning": {"enabled": False}} if word == "none" else {"reasoning_effort": word}
+            )
         case "thinking":  # Moonshot and Z.AI: on or off.
             return {"thinking": {"type": "disabled" if word == "none" else "enabled"}}
         case "effort":
