@@ -153,7 +153,7 @@ http://h/v1?api-version=2024-10-21&key=SECRET localhost:8000/v1?SECRET http://us
 NO_ADDRESSES = [
     *("javascript:alert(1)", "data:text/html,x", "file:///etc/passwd", "ftp://h/v1", "http://"),
     *("https:///v1", "http:/h/v1", "/v1", "://h", "http://h:port/v1", "http://h:999999/v1"),
-    *("http://[::1/v1", "http://a b/v1", "http://h/v1\n", "java\nscript://h"),
+    *("http://[::1/v1", "http://a b/v1", "http://h\n/v1", "java\nscript://h"),
 ]
 
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
-from nbagent.contracts.errors import ErrorInfo, unknown_argument
+from nbagent.contracts.errors import ErrorInfo, UsageError, unknown_argument
 from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
 from nbagent.contracts.secrets import KeyFunction, KeySource, SecretKey
 
@@ -220,7 +220,7 @@ class ProviderConfig:
             )
         return object.__new__(cls)
 
-    api_key: SecretKey | KeyFunction | None = None
+    api_key: SecretKey | str | KeyFunction | None = None
     """The key, or a function that returns it, for keys that expire: called for each request."""
     base_url: str | None = None
     organization_id: str | None = None
@@ -236,11 +236,13 @@ class ProviderConfig:
     """Additional top-level keys of the request's JSON."""
 
     def __post_init__(self) -> None:
-        key: object = self.api_key
-        base_url = self.base_url
+        key, base_url = self.api_key, self.base_url
         if isinstance(key, str):
             object.__setattr__(self, "api_key", SecretKey(key) if key.strip() else None)
-        elif callable(key) and not isinstance(key, KeySource):
+        elif key is not None and not isinstance(key, SecretKey | KeySource):
+            if not callable(key):
+                problem = f"api_key is a {type(key).__name__}"
+                raise UsageError(f"{problem}; give a text, or a function that returns one.")
             object.__setattr__(self, "api_key", KeySource(key))
         if base_url is not None:  # Copied with a space or a line break around it.
             object.__setattr__(self, "base_url", base_url.strip() or None)

@@ -16,6 +16,7 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.providers.provider import Provider
 from nbagent.providers.servers import SERVERS
 from nbagent.settings.installed import installed_entry_points
+from nbagent.settings.sources import DEFAULT_PROVIDER
 from nbagent.shown.texts import error_line
 
 T = TypeVar("T")
@@ -55,14 +56,16 @@ def split_model_id(model_id: str) -> tuple[str, str]:
     """
     provider, colon, model = model_id.strip().partition(":")
     if not colon:
+        example = f"{DEFAULT_PROVIDER}:{provider or 'MODEL'}"
         raise UsageError(
             f"model {provider!r} names no provider; write it as provider:model, for example"
-            f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
+            f" {example}. Known providers: {', '.join(provider_names())}."
         )
     if provider not in _all_providers():
         raise UsageError(
             f"{_unknown_provider(provider)} A model id is provider:model;"
-            f" for a model that is itself called {model_id!r} write openai:{model_id}."
+            f" for a model that is itself called {model_id!r} write"
+            f" {DEFAULT_PROVIDER}:{model_id}."
         )
     if not model:
         example = find_provider(provider).default_model or "NAME"

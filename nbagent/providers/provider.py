@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ChatChunk, ChatResponse, ClientNotice, ProviderConfig
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import KeyFunction, SecretKey
 from nbagent.providers.address import host_of, origin
 
 _GENERIC = "LLM_"
@@ -40,6 +40,9 @@ class Provider:
     """True if the server at `default_base_url` answers only with a key."""
     key_hosts: tuple[str, ...] = ()
     """Domains whose servers also get the provider's own key."""
+    key_function: KeyFunction | None = None
+    """Returns the key where no variable holds one, such as the token of a login; it is sent where
+    a variable's own key would be sent."""
     start: str = ""
     """Command that starts the server, if it runs on this machine; empty for remote servers."""
     suggests_model: bool = False
@@ -64,8 +67,10 @@ class Provider:
             default_model=overrides.default_model or self.default_model,
         )
 
-    def key_for(self, base_url: str | None, environ: Mapping[str, str]) -> SecretKey | None:
-        """Return the environment's key for this server; None if there is none.
+    def key_for(
+        self, base_url: str | None, environ: Mapping[str, str]
+    ) -> SecretKey | KeyFunction | None:
+        """Return the environment's key for this server, or the function for it; None without one.
 
         The key in a provider's own variable (`OPENAI_API_KEY`) is sent only to the provider's own
         server and to the server named in its base URL variable (`OPENAI_BASE_URL`). The key in
@@ -76,6 +81,8 @@ class Provider:
             text = environ.get(variable, "").strip()
             if text and self._is_key_for(variable, target, environ):
                 return SecretKey(text)
+        if self.key_function and self._is_key_for(self.name, target, environ):
+            return self.key_function
         return None
 
     def _is_key_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:

@@ -14,7 +14,7 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError, describe_error
 from nbagent.contracts.model import ModelInfo, ProviderConfig, Usage
 from nbagent.contracts.ports import ChatClient, Cost
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import KeySource, SecretKey
 from nbagent.providers.address import origin
 from nbagent.providers.catalogue import find_provider, provider_names, split_model_id
 from nbagent.providers.default_model import (
@@ -63,11 +63,11 @@ _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
 def resolve_model(
-    settings: Settings, *, need_key: bool = True, api_key: SecretKey | None = None
+    settings: Settings, *, need_key: bool = True, api_key: SecretKey | KeySource | None = None
 ) -> ResolvedModel:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
 
-    `api_key` is used instead of one from the environment.
+    `api_key` is used instead of one from the environment; the caller answers for its server.
 
     Raises UsageError for an unknown provider, or if a key is needed and missing.
     """
