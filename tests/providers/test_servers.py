@@ -9,7 +9,7 @@ import re
 import tokenize
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import pytest
 from servers.model_server import ModelServer
@@ -260,6 +260,37 @@ def test_blanks_around_a_base_url_do_no_harm(around: str, monkeypatch: pytest.Mo
             return (await client.chat("Client?")).message.text
 
         assert asyncio.run(ask()) == "Yes."
+
+
+# Whether a schema binds
+
+# provider, base URL: with tools, without.
+BINDS: dict[tuple[str, str], tuple[bool, bool]] = {
+    ("openai", "https://api.openai.com/v1"): (True, True),
+    ("openai", "http://127.0.0.1:1/v1"): (False, True),
+    ("openai", "https://api.z.ai/api/paas/v4"): (False, False),
+    ("openai-responses", "https://api.openai.com/v1"): (True, True),
+    ("openai-responses", "https://r.openai.azure.com/openai/v1"): (True, True),
+    ("openai-responses", "http://127.0.0.1:8080/v1"): (False, False),
+    ("openai-responses", "https://openrouter.ai/api/v1"): (False, False),
+    ("moonshot", "https://api.moonshot.ai/v1"): (False, True),
+    ("anthropic", "http://127.0.0.1:1"): (False, False),
+    ("deepseek", "https://api.deepseek.com"): (False, False),
+}
+
+
+class City(TypedDict):
+    name: str
+
+
+@pytest.mark.parametrize(("provider", "base_url"), BINDS)
+def test_the_server_decides_whether_a_schema_binds_else_a_final_tool_does(
+    provider: str, base_url: str
+) -> None:
+    for tools, binds in zip(("fs", "none"), BINDS[provider, base_url], strict=True):
+        agent = nbagent.Agent(f"{provider}:gpt-5.4", base_url=base_url, tools=tools, output=City)
+        names = {tool.name for tool in agent.dry_run("Which?").request.tools}
+        assert ("final_answer" in names) is not binds
 
 
 # A row of another package
