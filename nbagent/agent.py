@@ -15,6 +15,7 @@ from nbagent import runtime
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message
+from nbagent.contracts.secrets import KeyFunction
 from nbagent.run import Run, as_tuple, with_options
 from nbagent.session.approval import OnApproval
 from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
@@ -41,6 +42,9 @@ class Agent:
         system: the system prompt.
         on_approval: answers questions about tool calls instead of a person: it takes a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
+        api_key: a function that returns the key of the model's server, for keys that expire; it
+            is called in a thread for each request. (A key as a text belongs into an environment
+            variable.) The key is sent to the server of `model=` and `base_url=` only.
         options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
             `output` is the type of the answer (a pydantic model, TypedDict, dataclass, or a list
             of one): see `Run.output`.
@@ -57,9 +61,12 @@ class Agent:
         tools: Sequence[object] | str | None = None,
         system: str | None = None,
         on_approval: OnApproval | None = None,
+        api_key: KeyFunction | None = None,
         **options: Any,
     ) -> None:
         own_options = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
+        if api_key is not None:
+            own_options["api_key"] = api_key
         base = with_options(RunRequest(), {**own_options, **options})
         self._base = replace(base, options=without_secrets(base.options))
 

@@ -23,10 +23,12 @@ from nbagent.contracts.model import (
     ProviderConfig,
     ResponseMeta,
 )
+from nbagent.contracts.secrets import SecretKey
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
 from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.stream_reader import AnswerReader
+from nbagent.providers.keys import KeyHeader
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
 from nbagent.providers.refusals import (
@@ -90,6 +92,7 @@ class WireClient(ChatDoors):
         config: server and key; `base_url` must be set.
         provider: the part of a model id before the colon.
         key_variables: environment variables for the key, if the server requires one.
+        key_header: header for the key, if the server's differs from that of the first wire.
         start: command that starts the server; shown if nothing answers there.
     """
 
@@ -100,6 +103,7 @@ class WireClient(ChatDoors):
         *,
         provider: str,
         key_variables: Sequence[str] = (),
+        key_header: KeyHeader | None = None,
         start: str = "",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
@@ -116,15 +120,12 @@ class WireClient(ChatDoors):
             if clash := wire.reserved_keys & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
         account = {
-            "OpenAI-Organization": config.organization_id,
-            "OpenAI-Project": config.project_id,
+            header: getattr(config, field) for field, header in first.account_headers.items()
         }
-        self._limiter = Limiter.shared(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
-            key=config.api_key,
-            key_header=first.key_header,
-            key_prefix=first.key_prefix,
+            key=config.key,
+            key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
@@ -249,12 +250,14 @@ class WireClient(ChatDoors):
             pipe = attempt.pipe
             fault: ModelError | None = None
             try:
-                with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
+                key = await self._http.current_key(deadline)
+                limiter = Limiter.shared(self._base_url, key)
+                with RequestSlot(limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
                     while wait_s := await slot.acquire(deadline):
                         text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
                         yield ClientNotice("wait", text, wait_s=wait_s)
                     state.waited_s += slot.waited_s
-                    async with aclosing(self._send_attempt(state, attempt, slot)) as deltas:
+                    async with aclosing(self._send_attempt(state, attempt, slot, key)) as deltas:
                         async for delta in deltas:
                             state.has_output = True
                             yield delta
@@ -395,7 +398,7 @@ class WireClient(ChatDoors):
         return ClientNotice("dropped_param", f"{workaround.notice}.", error=fault.info)
 
     async def _send_attempt(
-        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
+        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot, key: SecretKey | None
     ) -> AsyncGenerator[Delta]:
         """Send one attempt and yield its answer as it comes."""
         wire, pipe = attempt.wire, attempt.pipe
@@ -406,8 +409,9 @@ class WireClient(ChatDoors):
             deadline=state.deadline,
             between_bytes_s=BETWEEN_BYTES_S if attempt.streamed else self._config.timeout_s,
             headers=wire.headers(attempt.in_use.names),
+            key=key,
         )
-        self._limiter.update(slot, response.status, response.headers)
+        slot.limiter.update(slot, response.status, response.headers)
         state.request_id = response.request_id
         reader = AnswerReader(attempt.parser, pipe, wire.framing())
         read_bytes = 0

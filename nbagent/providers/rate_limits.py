@@ -117,10 +117,16 @@ class Limiter:
         """Return this process's limiter for a server and a key."""
         known = (server, sha256_hex(key.reveal()) if key else "")
         if known not in _limiters:
+            _forget_unused_limiters()
             limiter = _limiters[known] = Limiter()
             if server in _imported:
                 limiter.merge(_imported[server].snapshot())
         return _limiters[known]
+
+    @property
+    def in_use(self) -> bool:
+        """True if a request waits for it, or is in flight."""
+        return bool(self._queue or self._in_flight)
 
     def snapshot(self) -> RateSnapshot:
         """Return the learnt limits, for another process."""
@@ -249,7 +255,7 @@ class RequestSlot:
         self.sent_at = 0.0
         self.answered = False
         self.waited_s = 0.0
-        self._limiter = limiter
+        self.limiter = limiter
         self._notice_until = 0.0
 
     def __enter__(self) -> RequestSlot:
@@ -258,8 +264,8 @@ class RequestSlot:
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         refused = error if isinstance(error, ModelError) and not self.answered else None
         if refused and refused.status and refused.code != "LLM_QUOTA_EXCEEDED":
-            self._limiter.update(self, refused.status, {}, refused.retry_after_s)
-        self._limiter.release(self)
+            self.limiter.update(self, refused.status, {}, refused.retry_after_s)
+        self.limiter.release(self)
 
     async def acquire(self, deadline: float) -> float | None:
         """Wait until this request may be sent; return None then. The deadline is loop time.
@@ -270,7 +276,7 @@ class RequestSlot:
             ModelError: the wait would be too long.
         """
         clock = asyncio.get_running_loop().time
-        while wait_s := self._limiter.try_acquire(self, deadline - clock()):
+        while wait_s := self.limiter.try_acquire(self, deadline - clock()):
             began = clock()
             if wait_s > _MIN_NOTICE_S and began + wait_s > self._notice_until:
                 self._notice_until = began + wait_s + 1
@@ -284,9 +290,21 @@ def _amount(name: str, tokens: int) -> int:
     return tokens if "tokens" in name else 1
 
 
+_MAX_LIMITERS = 256
+"""More come only of a function that gives another key each time."""
 _limiters: dict[tuple[str, str], Limiter] = {}
 _imported: dict[str, Limiter] = {}
 """Limits from other processes by server, for limiters that do not exist yet."""
+
+
+def _forget_unused_limiters() -> None:
+    """Make room for one more limiter: forget the oldest one that no request waits for or uses."""
+    if len(_limiters) < _MAX_LIMITERS:
+        return
+    if (
+        oldest := next((key for key, limiter in _limiters.items() if not limiter.in_use), None)
+    ) is not None:
+        del _limiters[oldest]
 
 
 def export_limits() -> dict[str, RateSnapshot]:

@@ -117,13 +117,16 @@ def _choose_model(basis: ResolvedRequest, agent_setup: AgentSetup | None) -> Res
     """Resolve the model, and refuse a limit of cost that can never be reached."""
     run_settings = basis.run_settings
     # Both send no request.
-    need_key = not basis.request.dry_run and run_settings.cache != "replay"
-    resolved = resolve_model(run_settings, need_key=need_key)
+    request = basis.request
+    need_key = not request.dry_run and run_settings.cache != "replay"
+    key = request.api_key and request.api_key.for_settings(run_settings, basis.settings)
+    resolved = resolve_model(run_settings, need_key=need_key, api_key=key)
     # Again: the model of an agent's file counts only for the provider that the person uses.
     if agent_setup and run_settings.model is None:
         model = agent_setup.model_on(resolved.provider)
         if model:
-            resolved = resolve_model(run_settings.with_changes(model=model), need_key=need_key)
+            changed = run_settings.with_changes(model=model)
+            resolved = resolve_model(changed, need_key=need_key, api_key=key)
     # A limit of cost that can never be reached would be a false promise.
     one_token = Usage(prompt_tokens=1, total_tokens=1)
     if basis.limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:

@@ -29,6 +29,7 @@ from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.contracts.version import __version__
 from nbagent.providers.address import is_loopback
 from nbagent.providers.http_errors import request_id_of, response_error
+from nbagent.providers.keys import Key, KeyHeader, current_key
 from nbagent.providers.transport.sse import bad_response, make_inflater, safe_line
 from nbagent.providers.transport.streams import NetworkBackend, StaleConnection, Stream
 
@@ -48,6 +49,8 @@ _MAX_STALE_CONNECTIONS = 3  # Try another connection this many times, without a 
 _URL_SAFE = "/%~!$&'()*+,;=:@?"  # Not quoted in a path or query, besides letters and digits.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
 
+_BEARER = KeyHeader()
+
 
 class HttpClient:
     """Sends requests to one base URL. All clients of one event loop share its connections."""
@@ -56,9 +59,8 @@ class HttpClient:
         self,
         base_url: str,
         *,
-        key: SecretKey | None = None,
-        key_header: str = "Authorization",
-        key_prefix: str = "Bearer ",
+        key: Key | None = None,
+        key_header: KeyHeader = _BEARER,
         headers: Mapping[str, str] | None = None,
         advice: str = "",
     ) -> None:
@@ -74,12 +76,12 @@ class HttpClient:
         self._defaults, self._headers = defaults, headers
         # Header names have no case. The person's headers replace the defaults, also the key.
         self._override_names = override_names = {name.lower() for name in headers}
-        self._key = None if key_header.lower() in override_names else key
+        self._key = None if key_header.names() & override_names else key
         self.has_key = key is not None or bool(
-            override_names & {key_header.lower(), "authorization"}
+            override_names & (key_header.names() | {"authorization"})
         )
         """True if a key is sent."""
-        self._key_header, self._key_prefix = key_header, key_prefix
+        self._key_header = key_header
         self._advice = advice or "is it running?"
 
     async def send(
@@ -91,6 +93,7 @@ class HttpClient:
         deadline: float,
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
+        key: SecretKey | None = None,
     ) -> Response:
         """Send one request; return its response after a 2xx status and the headers, else raise.
 
@@ -98,8 +101,10 @@ class HttpClient:
             path: path below the base URL, with its slash; its query comes before the URL's.
             deadline: the whole answer must be there by then; loop time.
             headers: headers of this request; the person's headers replace them.
+            key: the key of `current_key`, if it was asked for already.
         """
-        request = self._request(method, path, body, headers or {})
+        key = key or await self.current_key(deadline)
+        request = self._request(method, path, body, headers or {}, key)
         connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
         request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
@@ -114,6 +119,10 @@ class HttpClient:
         # Not raised in the handler: its context would keep the library's objects alive.
         raise fault
 
+    async def current_key(self, deadline: float) -> SecretKey | None:
+        """Return the key for the next request. Raises ModelError."""
+        return await current_key(self._key, deadline)
+
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
         for pool in _pools.get(asyncio.get_running_loop(), {}).values():
@@ -122,7 +131,12 @@ class HttpClient:
         await asyncio.sleep(0)
 
     def _request(
-        self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        extra: Mapping[str, str],
+        key: SecretKey | None,
     ) -> httpcore2.Request:
         usual = {**self._defaults, **extra}.items()
         headers = {name: text for name, text in usual if name.lower() not in self._override_names}
@@ -130,12 +144,8 @@ class HttpClient:
         if body is not None:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
-        if self._key is not None:
-            text = self._key.reveal().strip()
-            if not text.isascii() or not text.isprintable():
-                message = "the key contains characters that no key contains; copy it again."
-                raise ModelError(message, code="LLM_AUTH_FAILED")
-            headers[self._key_header] = self._key_prefix + text
+        if key is not None:
+            headers |= self._key_header.encode(key)
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 

@@ -226,12 +226,18 @@ class Anthropic(Wire):
     reserved_keys = frozenset({"messages", "tools", "system"})
     workarounds = frozenset({"drop_block", "no_replay"})
 
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        is_own_server: bool = False,
+    ) -> None:
         url = normalize_base_url(
             base_url, default_path=self.default_path, endpoint_paths=self.endpoint_paths
         )
         parts = urlsplit(url)
-        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
+        self._is_own_server = is_own_server
         # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
         if not self._is_anthropic:
             self.workarounds |= {"add_thinking"}  # DeepSeek and Kimi demand it of each call.
@@ -240,7 +246,9 @@ class Anthropic(Wire):
         self.models_path = f"{root}/models?limit=1000"
         header_values = {name.lower(): text for name, text in (headers or {}).items()}
         version = header_values.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT_VERSION if self._is_anthropic else _COMPATIBLE_VERSION)
+        self._version = version or (
+            _CURRENT_VERSION if self._is_own_server else _COMPATIBLE_VERSION
+        )
         if self._version != _COMPATIBLE_VERSION:
             # Version 2026-10-21 removed them: any value is answered with 400.
             self.unsupported_fields = frozenset({"temperature", "top_p"})
@@ -271,7 +279,7 @@ class Anthropic(Wire):
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
-        if self._is_anthropic:
+        if self._is_own_server:
             # At the top level it marks the last block, so the conversation so far is cached.
             params["cache_control"] = _CACHE_CONTROL
         return without_none(params)
@@ -282,7 +290,7 @@ class Anthropic(Wire):
         `output_config.format` requires `additionalProperties: false` in every object.
         """
         version = model_version(request.model, _VERSION)
-        return self._is_anthropic and version >= (4, 5) and can_be_closed(request.output_schema)
+        return self._is_own_server and version >= (4, 5) and can_be_closed(request.output_schema)
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a tool."""
@@ -312,7 +320,7 @@ class Anthropic(Wire):
         """The system text, marked for the cache: tools and system are then cached, too."""
         block: dict[str, Any] = {"type": "text", "text": text}
         return {
-            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_anthropic else block]
+            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_own_server else block]
         }
 
     def _add_thinking(

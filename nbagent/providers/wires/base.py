@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -82,6 +83,8 @@ class Wire(Protocol):
     framing: Callable[[], Splitter] = Sse
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
+    account_headers: Mapping[str, str] = MappingProxyType({})
+    """Headers for the person's account, by field of ProviderConfig."""
     models_path: str = "/models"
     loaded_path: str = ""
     """Path that lists the loaded models with their contexts; only for servers that give a model a

@@ -16,6 +16,7 @@ from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.address import host_of
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import (
     call_part,
@@ -53,6 +54,7 @@ _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Levels for efforts that gpt-oss does not know."""
 _COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+_CLOUD_MODEL = re.compile(r".*[:-]cloud")
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
 
@@ -71,6 +73,13 @@ def ollama_url(host: str) -> str:
     name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
     name = f"[{name}]" if ":" in name else name
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
+
+
+def is_paid_model(model: str, base_url: str | None) -> bool:
+    """True for models of Ollama's cloud, also where a server of this machine sends them on to it
+    (https://docs.ollama.com/cloud)."""
+    at_home = host_of(base_url).removeprefix("www.") == "ollama.com"
+    return at_home or bool(_CLOUD_MODEL.fullmatch(model))
 
 
 class OllamaParser(Parser):

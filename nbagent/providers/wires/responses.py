@@ -37,10 +37,12 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
+from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
     arguments_text,
     attachments,
     data_url,
+    system_with_schema,
     text_or_part,
     wire_id,
 )
@@ -215,6 +217,9 @@ _REPEATED_FIELDS = frozenset(
 """Fields that are read here, or repeat the request."""
 
 
+_UNKNOWN_SERVER = Profile()
+
+
 class Responses(Wire):
     """OpenAI Responses, without storage at the server."""
 
@@ -225,6 +230,10 @@ class Responses(Wire):
     unsupported_fields = frozenset({"stop_sequences"})
     reserved_keys = frozenset({"input", "tools", "instructions"})
     workarounds = frozenset({"no_replay"})
+
+    def __init__(self, profile: Profile = _UNKNOWN_SERVER) -> None:
+        self._profile = profile
+        self.account_headers = profile.account_headers
 
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
@@ -252,8 +261,13 @@ class Responses(Wire):
         return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """True for every model and any tools."""
-        return True
+        """True as the profile says: then for every model and any tools."""
+        return self._profile.responses_schema
+
+    def system_text(self, request: ChatRequest) -> str:
+        """System text, with the schema if the server may ignore it as a parameter."""
+        in_words = request.output_schema is not None and not self._profile.responses_schema
+        return system_with_schema(request) if in_words else request.system_prompt
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a flat function. `strict: false` is explicit: the server may take a missing one
