@@ -238,9 +238,9 @@ class Anthropic(Wire):
         )
         parts = urlsplit(url)
         self._is_own_server = is_own_server
-        # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
-        if not self._is_anthropic:
+        if not is_own_server:
             self.workarounds |= {"add_thinking"}  # DeepSeek and Kimi demand it of each call.
+        # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
         root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
         self.endpoint_paths = (f"{root}/messages", *self.endpoint_paths)
         self.models_path = f"{root}/models?limit=1000"
