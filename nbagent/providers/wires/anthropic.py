@@ -164,7 +164,10 @@ class AnthropicParser(Parser):
         piece = delta.get("partial_json" if field == "input_json" else field)
         if not isinstance(piece, str):
             raise bad_response(f"a piece of {field} is no text")
-        if field == "input_json" and self._blocks.get(index, {}).get("type") == "tool_use":
+        kind = self._blocks.get(index, {}).get("type")
+        if field == "input_json" and kind in (None, "text", "thinking"):
+            return  # Input of no call: keeping it would only take memory.
+        if field == "input_json" and kind == "tool_use":
             if piece:  # It is enough to know that some came: the call itself has them.
                 self._pieces[index, field] = [piece]
             yield CallPart(index, arguments=piece)
