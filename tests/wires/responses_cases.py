@@ -173,6 +173,10 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
          event(ARGUMENTS, item_id="fc_1", delta="null"),
          event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
         {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
+    "the whole arguments are others than their pieces": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(ARGUMENTS, output_index=0, delta='{"n":1'),
+         event(DONE, output_index=0, item=call('{"n":2}')), last()], {"calls": [("b", {"n": 2})]}),
     "the whole call is announced": (
         [event(BEGUN, output_index=0, item=call('{"n":1}')),
          event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
