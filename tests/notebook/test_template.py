@@ -281,6 +281,15 @@ def test_value_without_a_name_is_put_in_with_a_warning(named: MagicShell, templa
     assert named.agent("--quiet --no-template", template).record.prompt == template
 
 
+def test_a_run_and_what_shows_itself_are_put_in_as_their_text(named: MagicShell) -> None:
+    named.agent("--quiet --into first", "Hello?")
+    named.cell("from IPython.display import HTML, JSON", "import polars as pl")
+    said = named.agent("--quiet", "{{ first }} {{ HTML('<b>x</b>') }} {{ JSON({'a': 1}) }}")
+    assert said.record.prompt == 'Fine. x {"a":1}'
+    table = named.agent("--quiet", "{{ pl.DataFrame({'n': [n]}) }}").record.prompt
+    assert table == "DataFrame (polars): 1 rows × 1 columns\ndtypes: n Int64\n| n |\n| --- |\n| 3 |"
+
+
 def test_templates_are_turned_off_by_a_setting_for_cells_and_batches(named: MagicShell) -> None:
     named.cell(
         "%agent config template=false", "import pandas as pd", "df = pd.DataFrame({'n': [1]})"
