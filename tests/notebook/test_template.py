@@ -183,6 +183,7 @@ PASTED: dict[str, str] = {
     "{% for c in cities %}- {{ c }}\n{% endfor %}": JINJA,
     "{%- if x -%}a{%- endif -%}": JINJA,
     "Dear {% include 'name.html' %},": JINJA,
+    "{% for c in cities %}{{ c d }}{% endfor %}": JINJA,
     "{{ user.name | upper }}": JINJA,
     "{{ user.name|upper }}": JINJA,
     "{{ city | title }}": JINJA,
@@ -231,6 +232,7 @@ PYTHON: dict[str, str] = {
     "{{ 2 + 2 }}": "4",
     "{{ 'a text' }}": "a text",
     "{{'{{'}}": "{{",
+    "{{ '{% if x %}' }}": "{% if x %}",
     "{{ [i for i in range(2)] }}": "[0,1]",
 }
 
