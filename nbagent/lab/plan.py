@@ -26,6 +26,7 @@ from nbagent.session.template import Rendered, Template
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.shown.foreign_frames import ForeignTable, LazyTable, foreign_table, is_foreign
+from nbagent.shown.images import of_class
 from nbagent.shown.texts import VALUE_ERRORS
 from nbagent.shown.values import to_prompt_parts
 from nbagent.store.batches import JUDGE_SUFFIX
@@ -175,7 +176,8 @@ def table_of(data: Any, key: str | None) -> Table:
     Raises:
         UsageError: it is no DataFrame, it is empty, or keys are missing or not unique.
     """
-    if not hasattr(data, "iloc") or not hasattr(data, "columns"):
+    is_pandas = of_class(data, "pandas", "DataFrame")
+    if not is_pandas and (is_foreign(data) or not hasattr(data, "iloc")):
         data = _pandas_of(data)
     columns = tuple(map(str, data.columns))
     if not len(data) or len(set(columns)) < len(columns):

@@ -73,16 +73,16 @@ def _parsed(text: str) -> Any:
 def _fenced(text: str) -> tuple[list[Any], str]:
     """Return the JSON in code fences, in order, and the text without its fences."""
     values: list[Any] = []
-    words: list[str] = []
+    others: list[str] = []
     position = 0
-    while (start := _FENCE_START.search(text, position)) and len(words) < _MAX_CANDIDATES:
+    while (start := _FENCE_START.search(text, position)) and len(others) < _MAX_CANDIDATES:
         end, value = _end_of_fence(text, start)
         if end < 0:
             break
         values += [] if value is _NO_VALUE else [value]
-        words.append(text[position : start.start()])
+        others.append(text[position : start.start()])
         position = end
-    return values, "\n".join([*words, text[position:]])
+    return values, "\n".join([*others, text[position:]])
 
 
 def _end_of_fence(text: str, start: re.Match[str]) -> tuple[int, Any]:

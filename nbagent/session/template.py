@@ -62,8 +62,6 @@ class Template:
 
     def __init__(self, text: str, *, literal: bool = False) -> None:
         self.text = text
-        if not literal and (statement := statement_of_jinja(text)):
-            raise _foreign_error(_excerpt(statement), "Jinja")
         self._texts, expressions = ([text], []) if literal else _split(text)
         self.expressions = tuple(expression for expression, _ in expressions)
         """In order, as typed."""
@@ -124,6 +122,20 @@ _Typed = tuple[str, bool]
 
 def _split(template: str) -> tuple[list[str], list[_Typed]]:
     """Split into texts and expressions as typed; there is one text more than expressions."""
+    try:
+        texts, expressions = _texts_and_expressions(template)
+    except UsageError:
+        if statement := statement_of_jinja(template):
+            raise _foreign_error(_excerpt(statement), "Jinja") from None
+        raise
+    # Not in the expressions: `{{ '{% if x %}' }}` is how a statement of Jinja is written.
+    for text in texts:
+        if statement := statement_of_jinja(text):
+            raise _foreign_error(_excerpt(statement), "Jinja")
+    return texts, expressions
+
+
+def _texts_and_expressions(template: str) -> tuple[list[str], list[_Typed]]:
     texts: list[str] = []
     expressions: list[_Typed] = []
     position = 0

@@ -108,11 +108,13 @@ def foreign_table(value: Any) -> ForeignTable | LazyTable | None:
     """
     if isinstance(value, ForeignTable | LazyTable):
         return value
+    if of_class(value, "pyarrow.dataset", "Dataset"):
+        return LazyTable(value, [(field.name, field.type) for field in value.schema])
+    if _package(cast("type[Any]", type(value))) == "dask":
+        return _dask_table(value)
     # Late: the values of most notebooks are not of these libraries.
     import narwhals
 
-    if of_class(value, "pyarrow.dataset", "Dataset"):
-        return LazyTable(value, [(field.name, field.type) for field in value.schema])
     native = _readable(value)
     if native is None:
         return None
@@ -127,6 +129,16 @@ def foreign_table(value: Any) -> ForeignTable | LazyTable | None:
         return None
     title = f"{class_name(value)} ({_package(cast('type[Any]', type(value)))})"
     return ForeignTable(frame, title, is_series=is_series)
+
+
+def _dask_table(value: Any) -> LazyTable | None:
+    """Describe a DataFrame or Series of dask: narwhals needs another package for them."""
+    kind = cast("type[Any]", type(value))
+    if hasattr(kind, "to_frame"):
+        return LazyTable(value, [(str(value.name), value.dtype)])
+    if hasattr(kind, "columns"):
+        return LazyTable(value, [(str(name), value.dtypes[name]) for name in value.columns])
+    return None
 
 
 def _readable(value: Any) -> Any:

@@ -183,6 +183,7 @@ PASTED: dict[str, str] = {
     "{% for c in cities %}- {{ c }}\n{% endfor %}": JINJA,
     "{%- if x -%}a{%- endif -%}": JINJA,
     "Dear {% include 'name.html' %},": JINJA,
+    "{% for c in cities %}{{ c d }}{% endfor %}": JINJA,
     "{{ user.name | upper }}": JINJA,
     "{{ user.name|upper }}": JINJA,
     "{{ city | title }}": JINJA,
@@ -231,6 +232,7 @@ PYTHON: dict[str, str] = {
     "{{ 2 + 2 }}": "4",
     "{{ 'a text' }}": "a text",
     "{{'{{'}}": "{{",
+    "{{ '{% if x %}' }}": "{% if x %}",
     "{{ [i for i in range(2)] }}": "[0,1]",
 }
 
@@ -279,6 +281,15 @@ def test_value_without_a_name_is_put_in_with_a_warning(named: MagicShell, templa
     (notice,) = [text for text in run.record.notices if "--no-template" in text]
     assert notice.startswith(f"{expressions}: no name is in the braces")
     assert named.agent("--quiet --no-template", template).record.prompt == template
+
+
+def test_a_run_and_what_shows_itself_are_put_in_as_their_text(named: MagicShell) -> None:
+    named.agent("--quiet --into first", "Hello?")
+    named.cell("from IPython.display import HTML, JSON", "import polars as pl")
+    said = named.agent("--quiet", "{{ first }} {{ HTML('<b>x</b>') }} {{ JSON({'a': 1}) }}")
+    assert said.record.prompt == 'Fine. x {"a":1}'
+    table = named.agent("--quiet", "{{ pl.DataFrame({'n': [n]}) }}").record.prompt
+    assert table == "DataFrame (polars): 1 rows × 1 columns\ndtypes: n Int64\n| n |\n| --- |\n| 3 |"
 
 
 def test_templates_are_turned_off_by_a_setting_for_cells_and_batches(named: MagicShell) -> None:

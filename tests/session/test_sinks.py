@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -368,3 +370,32 @@ def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_erro
     assert current_store().path is not None
     assert agent.run("Go.").text == "One."
     assert len(nbagent.runs()) == 1
+
+
+SCRIPT = """
+import nbagent
+def broken(event):
+    raise ValueError("no")
+agent = nbagent.Agent(model="offline:demo", tools=["skills"], **{options})
+agent.run("Hello.", on_event=broken)
+"""
+WARNINGS = ("is not audited", "on_event was detached", "the skill 'empty' is skipped")
+
+
+@pytest.mark.parametrize("options", [{}, {"echo": True}, {"quiet": True}], ids=str)
+def test_a_script_prints_each_warning_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    skill = tmp_path / ".agents/skills/empty"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: empty\n---\n")
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(options=options)],
+        cwd=tmp_path,
+        env={**os.environ, "NBAGENT_HOME": str(tmp_path / "file" / "no folder")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout + done.stderr
+    assert [printed.count(warning) for warning in WARNINGS] == [1, 1, 1], printed
+    assert printed.count("RUNS ARE NOT SAVED ON DISK") == ("quiet" not in options)

@@ -21,6 +21,7 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
@@ -433,9 +434,9 @@ put(
 )
 put("Arrow's protocol", Streams, "2 rows × 1 columns\ndtypes: n Int64")
 put("Arrow's protocol, lazy", NeverComputed, "NeverComputed object>")
-if find_spec("pyarrow"):
-    import pyarrow as pa
-
+if find_spec("pyarrow"):  # dask.dataframe needs it, too
+    dask_frames: Any = import_module("dask.dataframe")
+    pa: Any = import_module("pyarrow")
     put(
         "pyarrow",
         lambda: pa.table({"a": [1, None]}),
@@ -450,3 +451,13 @@ if find_spec("pyarrow"):
     put("pyarrow chunks", lambda: pa.chunked_array([[7], [8]]), "| 7 |\n| 8 |")
     put("pyarrow array", lambda: pa.array([7]), "| values |\n| --- |\n| 7 |")
     put("pyarrow scalar", lambda: pa.scalar(5), "5")
+    put(
+        "dask, lazy",
+        lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1),
+        "DataFrame (dask): rows not computed yet, 1 columns\ndtypes: a int64\n",
+    )
+    put(
+        "dask series, lazy",
+        lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1)["a"],
+        "call .compute() and use its result",
+    )
