@@ -61,11 +61,14 @@ _THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
 _PERIOD = re.compile(
     r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b)"
-    r"|(?P<daily>(?<![a-z])daily|per[ _-]?day|/ ?day\b|\b[RT]PD\b)"
-    r"|(?P<weekly>(?<![a-z])weekly|per[ _-]?week|/ ?week\b)"
-    r"|(?P<monthly>(?<![a-z])monthly|per[ _-]?month|/ ?month\b)",
+    r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this)[ _-]day\b|perday|/ ?day\b|\b[RT]PD\b"
+    r"|(?:per|last) 24 ?h|for today|again tomorrow)"
+    r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b)"
+    r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b)",
     re.I,
 )
+_PRICE = re.compile(r"[$€£] ?\d[\d.,]* ?(?:/|per|a|each) ?(?:month|week|day)", re.I)
+"""What an upgrade costs is no limit."""
 _NEVER_FITS = re.compile(
     r"request too large|must be reduced in order|reduce your message size", re.I
 )
@@ -252,9 +255,8 @@ def _long_period(fault: dict[str, Any], raw_text: str) -> str:
         if "QuotaFailure" in details and f"Per{period}" in details:  # Gemini's quotaId.
             return _LONG_PERIODS[period]
     source = as_text((json_object(fault.get("metadata")) or {}).get("limit_source") or "")
-    match = _PERIOD.search(
-        f"{' '.join(_error_kinds(fault))} {raw_text} {source}"[:_MAX_WORDS_CHARS]
-    )
+    text = f"{' '.join(_error_kinds(fault))} {raw_text} {source}"[:_MAX_WORDS_CHARS]
+    match = _PERIOD.search(_PRICE.sub("", text))
     period = match.lastgroup if match else None
     return period if period and period != "minute" else ""
 

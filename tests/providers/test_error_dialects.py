@@ -136,12 +136,26 @@ def test_an_error_inside_a_text_is_read(status: int, body: Any, code: str, words
         "x: " + '{"error":' * 5_000 + "1" + "}" * 5_000,
         "{'error': " + "[" * 9_000,
         "{" * 100_000,
+        "{'error': " + "1" * 7_000 + "x}",
+        "{'" + "\\'" * 3_900 + "}",
+        "wait" + " " * 7_900 + "wait in" * 500 + "{",
         '{"error": {"message": "' * 300,
         "{'error': " + "-" * 15_000 + "1}",
         "{'error': " + "not " * 4_000 + "1}",
         'x {"error": {"message": ' + '"' + "\\" * 15_000 + '"}}',
     ],
-    ids=["JSON", "Python", "brackets", "unfinished", "signs", "nots", "escapes"],
+    ids=[
+        "JSON",
+        "Python",
+        "brackets",
+        "digits",
+        "quotes",
+        "waits",
+        "unfinished",
+        "signs",
+        "nots",
+        "escapes",
+    ],
 )
 def test_hostile_nesting_in_a_text_is_shown_as_text(text: str) -> None:
     fault = response_error(400, {}, {"error": {"message": text}})
