@@ -186,6 +186,9 @@ def _headline_and_advice(
             headline, advice = "the provider failed", "Try again later."
         case "LLM_HTTP_ERROR" if is_answer_too_long(raw_text):
             advice = "Choose a smaller max_tokens."
+        case "LLM_CONTEXT_OVERFLOW" if is_answer_too_long(raw_text):
+            headline = "the answer that max_tokens allows is too long for the model"
+            advice = "Choose a smaller max_tokens."
         case "LLM_QUOTA_EXCEEDED" if period := _long_period(fault, raw_text):
             headline = f"the provider's {period} limit is reached"
             advice = "Try again after it resets, or choose another model."
