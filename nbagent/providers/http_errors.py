@@ -184,6 +184,12 @@ def _headline_and_advice(
             advice += " before the kernel starts."
         case "LLM_HTTP_ERROR" if status is not None and status >= 500:
             headline, advice = "the provider failed", "Try again later."
+        case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
+            headline = "the request is larger than the provider's rate limit"
+            advice = "Shorten the conversation, or choose another model."
+        case "LLM_HTTP_ERROR" if status == 413:
+            headline = "the request has more bytes than the server accepts"
+            advice = "Shorten the conversation, or leave out images and files."
         case "LLM_HTTP_ERROR" if is_answer_too_long(raw_text):
             advice = "Choose a smaller max_tokens."
         case "LLM_CONTEXT_OVERFLOW" if is_answer_too_long(raw_text):
@@ -192,9 +198,6 @@ def _headline_and_advice(
         case "LLM_QUOTA_EXCEEDED" if period := _long_period(fault, raw_text):
             headline = f"the provider's {period} limit is reached"
             advice = "Try again after it resets, or choose another model."
-        case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
-            headline = "the request is larger than the provider's rate limit"
-            advice = "Shorten the conversation, or choose another model."
         case _:
             pass
     return headline, advice

@@ -171,6 +171,29 @@ def test_errors_inside_errors_are_read_to_a_bound() -> None:
     assert fault.code == HTTP
 
 
+@pytest.mark.parametrize(
+    ("status", "said", "advice"),
+    [
+        (413, "Request Entity Too Large", "Shorten the conversation, or leave out images"),
+        (
+            413,
+            "Request too large on tokens per minute (TPM)",
+            "Shorten the conversation, or choose",
+        ),
+        (
+            400,
+            "max_tokens is too large: 9. This model supports at most 8.",
+            "a smaller max_tokens.",
+        ),
+        (400, ANSWERS_TOO_LONG["vLLM"][2], "Choose a smaller max_tokens."),
+        (400, OVERFLOWS["Bedrock"][2], "Shorten the conversation, or choose a model that takes"),
+        (400, "odd", "Correct the request."),
+    ],
+)
+def test_the_advice_fits_the_limit(status: int, said: str, advice: str) -> None:
+    assert advice in response_error(status, {}, {"error": {"message": said}}).message
+
+
 def test_the_advice_fits_what_was_sent() -> None:
     signin = {"error": "unauthorized", "signin_url": "https://ollama.com/connect"}
     assert response_error(401, {}, signin).message.endswith("Sign in at https://ollama.com/connect")

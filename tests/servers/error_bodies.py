@@ -168,6 +168,13 @@ def waits() -> dict[str, tuple[dict[str, str], Any, tuple[float, float] | None]]
         "requests are exceeded": (
             {**_left("tokens", "9", "3s"), **_left("requests", "0", "20s")}, rate("no"), (20, 20)),
         "nothing is exceeded": (_left("tokens", "900", "3s"), rate("no"), None),
+        "Cerebras": (
+            {**_left("tokens-minute", "0", "12.5"), **_left("requests-day", "9", "33000")},
+            rate("no"), (12.5, 12.5)),
+        "Cerebras, a day": (_left("requests-day", "0", "33000"), rate("no"), (33_000, 33_000)),
+        "Mistral": ({"ratelimitbysize-reset": "21"}, rate("no"), (21, 21)),
+        "IETF": ({"ratelimit-remaining": "0", "ratelimit-reset": "5"}, rate("no"), (5, 5)),
+        "in Chinese": ({}, rate("请求过于频繁，请 20 秒后重试"), (20, 20)),
         "Anthropic": (_left("requests", "0", _iso(50), _ANTHROPIC), anthropic("rate_limit_error"),
             (1, 50)),
         "Anthropic, input tokens": (_left("input-tokens", "0", _iso(50), _ANTHROPIC),
