@@ -92,7 +92,8 @@ class Overflow:
         """Explain a refusal: size of the request, its largest parts, and what to do."""
         pieces = _chars_by_piece(request)
         chars = pieces.total()
-        if _answer_is_too_long(request, error):
+        # Without a max_tokens of the person's own, old results were shortened first.
+        if _answer_is_too_long(request, error) or _has_room(error):
             return _explain_max_tokens(request, error)
         reported_tokens: int | None = error.details.get("request_tokens")
         tokens = reported_tokens or chars // CHARS_PER_TOKEN
@@ -139,8 +140,13 @@ def _answer_is_too_long(request: ChatRequest, error: ErrorInfo) -> bool:
     """
     if error.details.get("too_large") == "max_tokens":
         return True
+    return request.max_tokens is not None and _has_room(error)
+
+
+def _has_room(error: ErrorInfo) -> bool:
+    """True if the server's numbers say that the conversation itself fits."""
     left = _tokens_left(error)
-    return request.max_tokens is not None and left is not None and left >= _MIN_ANSWER_TOKENS
+    return left is not None and left >= _MIN_ANSWER_TOKENS
 
 
 def _tokens_left(error: ErrorInfo) -> int | None:
@@ -154,11 +160,12 @@ def _explain_max_tokens(request: ChatRequest, error: ErrorInfo) -> ErrorInfo:
     number = f" ({request.max_tokens:,})" if request.max_tokens else ""
     left = _tokens_left(error)
     has_room = left is not None and left > 0
+    server_said = "" if has_room else f" The server said: {error.message}"
     text = (
         f"the answer that max_tokens{number} allows is too long for the model's context"
         f"{f': it leaves {left:,} tokens for one' if has_room else ''}. Nothing is lost: "
-        f"run.resume(max_tokens={left if has_room else '…'}) asks again with a smaller number. "
-        f"The server said: {error.message}"
+        f"run.resume(max_tokens={left if has_room else '…'}) asks again with a smaller number."
+        f"{server_said}"
     )
     return replace(error, message=text, details={**error.details, "server_said": error.message})
 

@@ -36,7 +36,8 @@ _CONTEXT = (
 )
 _EXCESS = (
     r"(?:exceed\w*|too (?:long|large|big|many)|(?:long|great|larg|bigg|high)er than|more than"
-    r"|overflow\w*|must be <|no more than|only supports|surpass\w*|not enough|> ?\d|reduce|shorten"
+    r"|overflow\w*|must be <|no more than|only supports|surpass\w*|not enough"
+    r"|> ?(?:\d|context|max)|reduce|shorten|above|n[o']t fit|\bonly \d{3}"
     r"|reached|\bover (?:the|\d)|(?:less|fewer) than)"
 )
 _PROMPT = r"(?:prompts?|inputs?|messages?|conversation|chat history|history|context|query)"
@@ -45,6 +46,8 @@ _TOO_LONG = re.compile(
     rf"{_CONTEXT}{_GAP}{_EXCESS}|{_EXCESS}{_GAP}{_CONTEXT}"
     r"|(?:maximum (?:context|prompt|input|model) length|context (?:length|size|window)) (?:is|of)"
     r" (?:only )?[\d(]"
+    r"|max_(?:model|seq)_len (?:is|=|of) ?\d|\bcontext (?:is |was )?exceeded"
+    rf"|\btoken count\b{_GAP}{_EXCESS}"
     rf"|\b{_PROMPT}\b[^.]{{0,40}}too (?:long|large|big)"
     rf"|\b(?:{_PROMPT}|{_REQUEST})`?(?: \w+)? (?:tokens?|length|size)\b{_GAP}{_EXCESS}"
     rf"|\b(?:{_PROMPT}|request)\b{_GAP}(?:{_EXCESS}){_GAP}\d+ tokens"
@@ -69,7 +72,7 @@ _STRING = re.compile(
     r"(?:string|array) too (?:long|short)|expected an? (?:string|array)"
     r"|(?:description|name|title|schema|url|header|metadata|\bid|\bkey|\buser)s?\b['`\"\])]*"
     r"[^.]{0,60}(?:too (?:long|large)|exceed|longer than)"
-    r"|\btoo many (?:tools|images|messages|files|functions)",
+    r"|logit_bias|\btoo many (?:tools|images|messages|files|functions)",
     re.I,
 )
 _MESSAGE_TEXT = re.compile(
@@ -91,7 +94,7 @@ _MENTIONS_TOKENS = re.compile(r"token|context", re.I)
 # The length of the answer.
 _MAX_TOKENS = (
     r"(?:max_(?:completion_|output_|new_)?tokens|max(?:imum)?_?output_?tokens"
-    r"|maximum tokens|(?:max(?:imum)? )?(?:output|completion) tokens)"
+    r"|maximum tokens|(?:max(?:imum)? )?(?:output|completion) tokens?)"
 )
 _ANSWER_TOO_LONG = re.compile(
     rf"[`'\"]?\b{_MAX_TOKENS}\b[`'\"]?(?:(?!\.\s).){{0,60}}?"
@@ -122,8 +125,8 @@ _CONTEXT_TOKENS = (
         r"|max_(?:seq|model|num|input)_(?:len(?:gth)?|tokens)|model max"
         r"|max(?:imum)?(?: number of)?(?: input| prompt)? tokens?(?: allowed)?|tokens? allowed"
         r"|(?:total )?tokens? limit|configured limit|max size|while limit"
-        r"|exceeds? (?:the )?limit of"
-        r"|the limit|supports|model's max|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
+        r"|exceeds? (?:the )?limit of|the limit|model(?:'s)? limit"
+        r"|supports|model's max|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
         rf"{_LINK}{_NUMBER}",
         re.I,
     ),

@@ -27,6 +27,7 @@ _MAX_LAYERS = 4
 """Errors inside errors: a gateway in front of a gateway has three."""
 _MAX_TEXT_CHARS = 20_000
 """Longer texts are not searched for an error."""
+_MAX_PRINTED_CHARS = 4_000
 _MAX_NESTING = 32
 """Brackets inside brackets in such a text; Python's parser fails somewhere above."""
 _MESSAGE_NAMES = ("message", "msg", "error_msg", "error_message", "errorMessage", "status_msg")
@@ -34,7 +35,7 @@ _CODE_NAMES = ("code", "error_code", "status_code")
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini's words for a field that it does not know."""
 _STRINGS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
-_PRINTED = re.compile(r"(?:''|None|True|False|-?[\d.]+|[{}\[\](),:\s])*")
+_PRINTED = re.compile(r"(?:''|None|True|False|-?[\d.]++|[{}\[\](),:\s])*+")
 """A dict as Python prints it, its texts left out."""
 INNER_STATUS = "inner_status"
 """Field that holds the HTTP status of the server behind a gateway, if its error names one."""
@@ -159,14 +160,14 @@ def _error_in(value: Any) -> dict[str, Any] | None:
 
 def _parsed(text: str) -> Iterator[dict[str, Any]]:
     """Read the object at the start of a text as JSON, as escaped JSON, and as Python prints it."""
-    escaped = re.sub(r'\\+(["\'])', r"\1", re.sub(r"\\+[nrt]", " ", text))
+    escaped = re.sub(r'(?<!\\)\\+(["\'])', r"\1", re.sub(r"(?<!\\)\\+[nrt]", " ", text))
     for form in (text, escaped):
         with suppress(ValueError, RecursionError):
             if parsed := json_object(json.JSONDecoder(strict=False).raw_decode(form)[0]):
                 yield parsed
     printed = text[: text.rfind("}") + 1]
     # Python's parser is only given a flat text without operators: it can exhaust the stack.
-    if not _PRINTED.fullmatch(_STRINGS.sub("''", printed)):
+    if len(printed) > _MAX_PRINTED_CHARS or not _PRINTED.fullmatch(_STRINGS.sub("''", printed)):
         return
     with suppress(ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
         if parsed := json_object(ast.literal_eval(printed)):

@@ -61,11 +61,14 @@ _THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
 _PERIOD = re.compile(
     r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b)"
-    r"|(?P<daily>(?<![a-z])daily|per[ _-]?day|/ ?day\b|\b[RT]PD\b)"
-    r"|(?P<weekly>(?<![a-z])weekly|per[ _-]?week|/ ?week\b)"
-    r"|(?P<monthly>(?<![a-z])monthly|per[ _-]?month|/ ?month\b)",
+    r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this)[ _-]day\b|perday|/ ?day\b|\b[RT]PD\b"
+    r"|(?:per|last) 24 ?h|for today|again tomorrow)"
+    r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b)"
+    r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b)",
     re.I,
 )
+_PRICE = re.compile(r"[$€£] ?\d[\d.,]* ?(?:/|per|a|each) ?(?:month|week|day)", re.I)
+"""What an upgrade costs is no limit."""
 _NEVER_FITS = re.compile(
     r"request too large|must be reduced in order|reduce your message size", re.I
 )
@@ -190,14 +193,20 @@ def _headline_and_advice(
             advice += " before the kernel starts."
         case "LLM_HTTP_ERROR" if status is not None and status >= 500:
             headline, advice = "the provider failed", "Try again later."
+        case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
+            headline = "the request is larger than the provider's rate limit"
+            advice = "Shorten the conversation, or choose another model."
+        case "LLM_HTTP_ERROR" if status == 413:
+            headline = "the request has more bytes than the server accepts"
+            advice = "Shorten the conversation, or leave out images and files."
         case "LLM_HTTP_ERROR" if is_answer_too_long(raw_text):
+            advice = "Choose a smaller max_tokens."
+        case "LLM_CONTEXT_OVERFLOW" if is_answer_too_long(raw_text):
+            headline = "the answer that max_tokens allows is too long for the model"
             advice = "Choose a smaller max_tokens."
         case "LLM_QUOTA_EXCEEDED" if period := _long_period(fault, raw_text):
             headline = f"the provider's {period} limit is reached"
             advice = "Try again after it resets, or choose another model."
-        case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
-            headline = "the request is larger than the provider's rate limit"
-            advice = "Shorten the conversation, or choose another model."
         case _:
             pass
     return headline, advice
@@ -261,9 +270,8 @@ def _long_period(fault: dict[str, Any], raw_text: str) -> str:
         if "QuotaFailure" in details and f"Per{period}" in details:  # Gemini's quotaId.
             return _LONG_PERIODS[period]
     source = as_text((json_object(fault.get("metadata")) or {}).get("limit_source") or "")
-    match = _PERIOD.search(
-        f"{' '.join(_error_kinds(fault))} {raw_text} {source}"[:_MAX_WORDS_CHARS]
-    )
+    text = f"{' '.join(_error_kinds(fault))} {raw_text} {source}"[:_MAX_WORDS_CHARS]
+    match = _PERIOD.search(_PRICE.sub("", text))
     period = match.lastgroup if match else None
     return period if period and period != "minute" else ""
 

@@ -42,13 +42,16 @@ _MOMENT_TEXT = re.compile(
     re.I,
 )
 """Only a moment with its zone: Z.AI writes Beijing's time without one."""
+_CHINESE_UNITS_S = {"秒": 1.0, "分钟": 60.0, "小时": 3600.0}
+_CHINESE_WAIT = re.compile(rf"({_COUNT}) ?(秒|分钟|小时)(?:之?后)")
 _SECONDS_FIELDS = (
     *("retry_after", "retry_after_seconds", "retryAfter", "resets_in_seconds", "estimated_time"),
     *("resets_at", "reset_at"),
 )
 """Fields with seconds or a moment. `estimated_time`: a model of Hugging Face is still loading."""
 _RESETS = re.compile(
-    r"(?:x-)?ratelimit-reset(?:-\w+)?|(?:x-)?ratelimit-\w+-reset"
+    # Cerebras: x-ratelimit-reset-tokens-minute; Mistral: ratelimitbysize-reset.
+    r"(?:x-)?ratelimit\w*-reset(?:-[\w-]+)?|(?:x-)?ratelimit-\w+-reset"
     r"|anthropic-ratelimit-(?:[a-z]+-)*reset"
 )
 
@@ -151,6 +154,7 @@ def _wait_in_words(message: str) -> float | None:
     text = message[:_MAX_TEXT_CHARS]
     waits = [parse_duration_s(duration) for duration in _WAIT_TEXT.findall(text)]
     waits += [parse_reset_s(moment) for moment in _MOMENT_TEXT.findall(text)]
+    waits += [float(count) * _CHINESE_UNITS_S[unit] for count, unit in _CHINESE_WAIT.findall(text)]
     return max((wait for wait in waits if wait is not None), default=None)
 
 

@@ -168,10 +168,26 @@ def test_if_only_max_tokens_is_too_large_nothing_is_trimmed_and_a_smaller_one_an
         assert run.error is not None
         assert "max_tokens (40,000)" in run.error.message
         assert "run.resume(max_tokens=22768)" in run.error.message
-        assert said[:40] in run.error.message
+        assert said[:40] in run.error.details["server_said"]
         child = check_run(run.resume(max_tokens=22_768))
     assert child.text == "Done."
     assert trimmed_of(run) + trimmed_of(child) == [(), (), ()]
+
+
+def test_without_a_max_tokens_of_ones_own_old_results_are_trimmed_and_then_it_is_advised() -> None:
+    said = "input length and `max_tokens` exceed context limit: 150000 + 64000 > 200000"
+
+    def answer(request: Visit) -> Reply:
+        if len(request.body["messages"]) < 3:
+            return Reply(calls=[("fetch", {"page": "a"})])
+        return Reply(status=400, error={"error": {"message": said}})
+
+    with ModelServer([answer] * 9) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read."))
+    assert trimmed_of(run) == [(), (2,)]
+    assert run.error is not None
+    assert "run.resume(max_tokens=50000)" in run.error.message
 
 
 def test_with_max_tokens_a_conversation_that_is_too_long_itself_is_trimmed() -> None:

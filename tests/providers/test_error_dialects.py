@@ -136,12 +136,26 @@ def test_an_error_inside_a_text_is_read(status: int, body: Any, code: str, words
         "x: " + '{"error":' * 5_000 + "1" + "}" * 5_000,
         "{'error': " + "[" * 9_000,
         "{" * 100_000,
+        "{'error': " + "1" * 7_000 + "x}",
+        "{'" + "\\'" * 3_900 + "}",
+        "wait" + " " * 7_900 + "wait in" * 500 + "{",
         '{"error": {"message": "' * 300,
         "{'error': " + "-" * 15_000 + "1}",
         "{'error': " + "not " * 4_000 + "1}",
         'x {"error": {"message": ' + '"' + "\\" * 15_000 + '"}}',
     ],
-    ids=["JSON", "Python", "brackets", "unfinished", "signs", "nots", "escapes"],
+    ids=[
+        "JSON",
+        "Python",
+        "brackets",
+        "digits",
+        "quotes",
+        "waits",
+        "unfinished",
+        "signs",
+        "nots",
+        "escapes",
+    ],
 )
 def test_hostile_nesting_in_a_text_is_shown_as_text(text: str) -> None:
     fault = response_error(400, {}, {"error": {"message": text}})
@@ -155,6 +169,29 @@ def test_errors_inside_errors_are_read_to_a_bound() -> None:
         text = dump_json({"error": {"message": text}}).decode()
     fault = response_error(400, {}, {"error": {"message": text}})
     assert fault.code == HTTP
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "advice"),
+    [
+        (413, "Request Entity Too Large", "Shorten the conversation, or leave out images"),
+        (
+            413,
+            "Request too large on tokens per minute (TPM)",
+            "Shorten the conversation, or choose",
+        ),
+        (
+            400,
+            "max_tokens is too large: 9. This model supports at most 8.",
+            "a smaller max_tokens.",
+        ),
+        (400, ANSWERS_TOO_LONG["vLLM"][2], "Choose a smaller max_tokens."),
+        (400, OVERFLOWS["Bedrock"][2], "Shorten the conversation, or choose a model that takes"),
+        (400, "odd", "Correct the request."),
+    ],
+)
+def test_the_advice_fits_the_limit(status: int, said: str, advice: str) -> None:
+    assert advice in response_error(status, {}, {"error": {"message": said}}).message
 
 
 def test_the_advice_fits_what_was_sent() -> None:

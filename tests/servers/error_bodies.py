@@ -168,6 +168,13 @@ def waits() -> dict[str, tuple[dict[str, str], Any, tuple[float, float] | None]]
         "requests are exceeded": (
             {**_left("tokens", "9", "3s"), **_left("requests", "0", "20s")}, rate("no"), (20, 20)),
         "nothing is exceeded": (_left("tokens", "900", "3s"), rate("no"), None),
+        "Cerebras": (
+            {**_left("tokens-minute", "0", "12.5"), **_left("requests-day", "9", "33000")},
+            rate("no"), (12.5, 12.5)),
+        "Cerebras, a day": (_left("requests-day", "0", "33000"), rate("no"), (33_000, 33_000)),
+        "Mistral": ({"ratelimitbysize-reset": "21"}, rate("no"), (21, 21)),
+        "IETF": ({"ratelimit-remaining": "0", "ratelimit-reset": "5"}, rate("no"), (5, 5)),
+        "in Chinese": ({}, rate("请求过于频繁，请 20 秒后重试"), (20, 20)),
         "Anthropic": (_left("requests", "0", _iso(50), _ANTHROPIC), anthropic("rate_limit_error"),
             (1, 50)),
         "Anthropic, input tokens": (_left("input-tokens", "0", _iso(50), _ANTHROPIC),
@@ -198,9 +205,14 @@ LONG_LIMITS: list[tuple[Any, str]] = [
     ("You have reached your weekly usage limit", "weekly"),
     ("monthly limit of 1000 calls / month for trial keys", "monthly"),
     (gemini("RESOURCE_EXHAUSTED", *DAILY, code=429)[0], "daily"),
+    ("You have used all requests for today", "daily"),
+    ("Limit of 100 requests per 24 hours reached", "daily"),
+    ("No requests are left. Try again tomorrow.", "daily"),
+    ("You have reached your limit of this month", "monthly"),
     ("Rate limit exceeded: free-models-per-min.", ""),
     ("Rate limit reached on requests per minute (RPM): Limit 10. Your plan has 200 per day.", ""),
     ("Upgrade to Dev Tier today", ""),
+    ("Rate limit exceeded. Pro has more for $20 per month, or $5/day", ""),
     ("Please try again another day", ""),
     (gemini("RESOURCE_EXHAUSTED", MINUTE, code=429)[0], ""),
 ]  # fmt: skip

@@ -124,6 +124,11 @@ OVERFLOWS: dict[str, tuple[int | None, int | None, str]] = {
     "OpenAI Responses, newer": (None, None, "Your input exceeds this model's context window"),
     "Kortix": (None, None, "context length exceeded from messages"),
     "the whole prompt": (9_000, 8_192, "Sequence length 9000 exceeds the maximum of 8192"),
+    "a window": (9_000, None, "Requested 9000 tokens, but the context window has only 8192"),
+    "a slot": (None, None, "slot context exceeded: n_ctx = 4096, n_tokens = 5000"),
+    "above": (140_000, None, "token count 140000 is above the maximum 131072"),
+    "does not fit": (None, None, "prompt of 9000 tokens does not fit into the context"),
+    "a sum": (9_000, 8_192, "input tokens (9000) + max_tokens (1000) > context length (8192)"),
     "a comparison": (140_000, 128_000, "The request is too long for the model (140000 tokens > "
         "128000)"),
     "a plain limit": (9_000, 8_192, "number of input tokens must be no more than 8192, got 9000"),
@@ -224,5 +229,7 @@ NO_OVERFLOWS = {
     "the beta": "To use the full context window, enable the beta header",
     "a bad key": "The token has expired",
     "a loaded server": "The server is overloaded: too many tokens in the queue",
+    "tokens of an answer": "Output token limit exceeded",
+    "logit_bias": "logit_bias has too many tokens",
     "a long wait": "The queue is too long, try again later",
 }  # fmt: skip
