@@ -546,3 +546,12 @@ def test_thinking_that_a_server_of_messages_demands_is_added_to_calls(world: Wor
     assert [block["type"] for block in first] == ["tool_use"]
     # Another model's reasoning does not go to this one.
     assert second == [{"type": "thinking", "thinking": "", "signature": ""}, *first]
+
+
+def test_an_error_inside_a_stream_is_learnt_from_too(server: ModelServer) -> None:
+    words = {"error": {"message": "Tool calling is not supported in streaming mode!", "code": 400}}
+    frames = f"data: {json.dumps(words)}\n\ndata: [DONE]\n\n".encode()
+    server.then(Reply(raw=frames), "A tree.")
+    run = agent(server).run("What is there?")
+    assert run.ok, run.error
+    assert ["stream" in body for body in server.bodies] == [True, False]
