@@ -66,13 +66,14 @@ REFUSED = re.compile(
     r"|no such (?:field|property|parameter|argument)|not permitted|not allowed|disallowed"
     r"|not accept|unavailable|deprecated|may (?:only|not) be|no endpoints found that support"
     r"|must be verified|(?:must|should|can|may)(?: ?not|n't) be (?:set|present|sent|included"
-    r"|provided|specified|passed|used)|(?:remove|omit|drop) (?:the |this )?['\"`\w]*",
+    r"|provided|specified|passed|used)",
     re.I,
 )
 _FIELD_REFUSED = re.compile(
     rf"{REFUSED.pattern}|(?:invalid|illegal|bad) (?:field|key|property|attribute)"
     r"|not (?:a )?(?:valid|known|recogni[sz]ed|defined)|does not exist|allowed propert|is illegal"
-    r"|failed to parse field|invalid type|mismatch|not of type|valid (?:string|list|array)",
+    r"|please (?:remove|omit|drop)|failed to parse field|invalid type|mismatch|not of type"
+    r"|valid (?:string|list|array)",
     re.I,
 )
 """Also words that refuse a parameter's value: nobody chose the values of these fields."""
@@ -360,7 +361,8 @@ def _either_beside_calls(refusal: Refusal) -> Workaround | None:
         change = MessageChange("omit", path, beside_calls=True)
         is_sent = any(fields.get(path[0]) for fields in calling)
         if is_sent and change not in {*refusal.in_use.changes, *refusal.in_use.refused}:
-            notice = f"{path[0]} was left out beside tool calls: the server refuses both together"
+            name = f"{refusal.messages_field}.{path[0]}"
+            notice = f"{name} was left out beside tool calls: the server refuses both together"
             return Workaround(notice, change=change)
     return NO_CURE
 
@@ -413,7 +415,8 @@ def _refused_field(refusal: Refusal) -> Workaround | None:
     change = MessageChange("omit", path)
     if change in refusal.in_use.refused:
         return NO_CURE
-    notice = f"{'.'.join(path)} was left out of messages: the server refuses it for this model"
+    name = ".".join((refusal.messages_field, *path))
+    notice = f"{name} was left out: the server refuses it for this model"
     return Workaround(notice, change=change, undone=added[0] if added else None)
 
 

@@ -157,6 +157,9 @@ TURNS = "Conversation roles must alternate"
 FINAL: list[tuple[dict[str, Any], int, str, int]] = [
     (MOST, 400, "temperature: Input should be less than or equal to 1", 1),
     ({"stop_sequences": ("X",)}, 400, "Please stop: this content is not allowed; it rises", 1),
+    (MOST, 400, "temperature is too high; drop it below 1", 1),
+    (MOST, 400, "Invalid parameter: temperature must not be greater than 1", 1),
+    (MOST, 400, "messages.0.content: unknown temperature words are not supported", 1),
     (MOST, 400, "Invalid schema for function 'look': unknown keyword", 1),
     (MOST, 404, "The model 'temperature' does not exist", 1),
     (MOST, 401, "temperature is not supported with this key", 1),
@@ -247,8 +250,7 @@ LESSONS = {
         RESPONSES, LOW, [SUMMARY], ("reasoning.summary",), param="reasoning.summary"),
     "Gemini: ids of calls and of results": Lesson(
         GOOGLE, {}, [ID.format("function_call"), ID.format("function_response")],
-        ("contents.parts.functionCall.id", "contents.parts.functionResponse.id"),
-        words="was left out of messages: the server refuses it"),
+        ("contents.parts.functionCall.id", "contents.parts.functionResponse.id")),
     "Gemini: thoughts in the history": Lesson(
         GOOGLE, {}, [THOUGHTS], (),
         [{"contents": [..., {"parts": [{"thought": True}, ..., ..., ...]}, ...]},
@@ -260,10 +262,9 @@ LESSONS = {
         "earlier thinking is left out"),
     "Responses: a field of an item": Lesson(
         RESPONSES, {}, ["Unknown parameter: 'input[2].phase'."], ("input.phase",),
-        words="was left out of messages: the server refuses it", param="input[2].phase"),
+        param="input[2].phase"),
     "Ollama: thinking in the history": Lesson(
-        OLLAMA, {}, ['json: unknown field "thinking"'], ("messages.thinking",),
-        words="was left out of messages: the server refuses it"),
+        OLLAMA, {}, ['json: unknown field "thinking"'], ("messages.thinking",)),
     "Ollama: no tools in a stream": Lesson(
         OLLAMA, {}, ["streaming is not supported with tools"], ("stream",),
         [{"stream": True}, {"stream": False}]),

@@ -19,6 +19,7 @@ import nbagent
 from nbagent.contracts.messages import Message, ToolCall
 from nbagent.contracts.model import ProviderConfig, ToolSpec
 from nbagent.providers.catalogue import find_provider
+from nbagent.view.terminal import run_text
 
 ANTHROPIC = anthropic_cases.WIRE
 JSON = dict[str, Any]
@@ -139,7 +140,7 @@ NO_REASONING = without("reasoning_content")
 
 
 def omitted(status: int, error: Any) -> History:
-    said = "reasoning_content was left out of messages"
+    said = "messages.reasoning_content was left out: "
     return History(status, error, NO_REASONING, said, OMITTED)
 
 
@@ -151,20 +152,20 @@ def added(status: int, error: Any, first: Reply = BARE) -> History:
 HISTORIES = {
     "gpt-oss on llama.cpp": History(
         500, message(BOTH, code=500, type="server_error"), not_both,
-        "content was left out beside tool calls", ("messages.content",)),
+        "messages.content was left out beside tool calls", ("messages.content",)),
     "the same in a template's error": History(
         500, {"error": f"Error rendering prompt with jinja template: {BOTH}"}, not_both,
-        "content was left out beside tool calls", ("messages.content",)),
+        "messages.content was left out beside tool calls", ("messages.content",)),
     "one must be empty": History(
         400, message("content must be empty when reasoning_content and tool_calls are present"),
-        not_both, "content was left out beside tool calls", ("messages.content",)),
+        not_both, "messages.content was left out beside tool calls", ("messages.content",)),
     "the same as 400": History(
         400, message("content and reasoning_content are mutually exclusive"), not_both,
-        "content was left out beside tool calls", ("messages.content",)),
+        "messages.content was left out beside tool calls", ("messages.content",)),
     "Mistral's validation": History(
         400, message("Assistant message must have either content or tool_calls, but not both."),
         lambda body: not any(m.get("content") and m.get("tool_calls") for m in body["messages"]),
-        "content was left out beside tool calls", ("messages.content",)),
+        "messages.content was left out beside tool calls", ("messages.content",)),
     "Groq": omitted(400, message(GROQ, type="invalid_request_error")),
     "Cerebras": omitted(400, {
         "message": CEREBRAS, "type": "invalid_request_error", "param": "validation_error",
@@ -185,6 +186,11 @@ HISTORIES = {
     "JSON Schema": omitted(400, message(f"{UNEXPECTED} - 'messages.1'")),
     "a JSON pointer": omitted(400, message(
         "Validation error at #/messages/1/reasoning_content: Extra inputs are not permitted")),
+    "Gemini": omitted(400, [{"error": {
+        "code": 400, "status": "INVALID_ARGUMENT", "message": "Invalid JSON payload received. "
+        "Unknown name \"reasoning_content\" at 'contents[1].parts[0]': Cannot find field."}}]),
+    "Gemini's Chat": omitted(400, message(
+        "Invalid JSON payload received. Unknown name \"reasoning_content\" at 'messages[1]'")),
     "serde": omitted(422, message(SERDE)),
     "RFC 9457": omitted(422, {
         "title": "Unprocessable Entity", "status": 422, "detail": "validation failed",
@@ -202,11 +208,11 @@ HISTORIES = {
         "The reasoning_content field must not be included in the input messages.")),
     "a tool's name": History(
         400, message("'messages.2' : property 'name' is unsupported"), without("name", "tool"),
-        "name was left out of messages", ("messages.name",), model="vllm:m"),
+        "messages.name was left out: ", ("messages.name",), model="vllm:m"),
     "a tool's name by path": History(
         422, fastapi(2, "tool", "name", msg="Extra inputs are not permitted",
                      kind="extra_forbidden"),
-        without("name", "tool"), "name was left out of messages", ("messages.name",),
+        without("name", "tool"), "messages.name was left out: ", ("messages.name",),
         model="vllm:m"),
     "Kimi": added(400, message(KIMI, type="invalid_request_error")),
     "Kimi at SiliconFlow": added(400, {"code": 20015, "message": KIMI, "data": None}),
@@ -254,6 +260,8 @@ def test_a_refused_history_is_sent_another_way_said_once_and_remembered(
     assert response
     assert response.meta.dropped_params == row.dropped
     assert response.meta.attempts == 1
+    shown = run_text(run.record)
+    assert all(shown.count(dropped) == 1 for dropped in row.dropped), "said once in the run's view"
     # A new conversation with the same history: nothing is refused, and it extends the one before.
     again = agent(server, row.model).run("And?", messages=run.messages)
     assert again.ok
@@ -538,3 +546,12 @@ def test_thinking_that_a_server_of_messages_demands_is_added_to_calls(world: Wor
     assert [block["type"] for block in first] == ["tool_use"]
     # Another model's reasoning does not go to this one.
     assert second == [{"type": "thinking", "thinking": "", "signature": ""}, *first]
+
+
+def test_an_error_inside_a_stream_is_learnt_from_too(server: ModelServer) -> None:
+    words = {"error": {"message": "Tool calling is not supported in streaming mode!", "code": 400}}
+    frames = f"data: {json.dumps(words)}\n\ndata: [DONE]\n\n".encode()
+    server.then(Reply(raw=frames), "A tree.")
+    run = agent(server).run("What is there?")
+    assert run.ok, run.error
+    assert ["stream" in body for body in server.bodies] == [True, False]
