@@ -180,6 +180,12 @@ def test_the_key_goes_to_no_other_server(other: dict[str, str], server: ModelSer
     assert keys_of(server) == [f"Bearer {SECRET}", None]
 
 
+def test_a_dry_run_says_that_a_function_is_asked_and_does_not_ask() -> None:
+    agent = nbagent.Agent("openai:m", api_key=raising(AssertionError()), base_url="http://h/v1")
+    dry = agent.dry_run("Go.")
+    assert (dry.key, "that a function returns" in str(dry)) == ("function", True)
+
+
 # arguments: words of the error.
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a text": ({"model": "openai:m", "api_key": SECRET}, "environment variable"),
