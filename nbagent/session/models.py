@@ -30,7 +30,7 @@ from nbagent.runtime import engine_loop
 from nbagent.settings.options import RunOptions, Settings, checked_value
 from nbagent.settings.sources import current_settings, provider_of
 
-KeyStatus = Literal["sent", "none", "missing"]
+KeyStatus = Literal["sent", "function", "none", "missing"]
 _LIST_TIMEOUT_S = 10.0
 """Deadline for a list of models if no timeout is set. Shorter than that of an answer: a person
 waits for it."""
@@ -48,7 +48,7 @@ class ResolvedModel:
     why: str | None
     """Reason for this model; None if it was named."""
     key: KeyStatus
-    """`sent` with requests, `none`, or `missing` although the server requires one."""
+    """`sent` with requests, asked of a `function`, `none`, or `missing` although it is required."""
     extra_body: dict[str, Any] = field(repr=False)
 
     def price(self, usage: Usage, model: str) -> Cost | None:
@@ -111,9 +111,15 @@ def resolve_model(
         base_url=config.base_url,
         client=_client(name, config),
         why=why,
-        key="missing" if missing else "none" if config.api_key is None else "sent",
+        key="missing" if missing else _key_status(config),
         extra_body=config.extra_body,
     )
+
+
+def _key_status(config: ProviderConfig) -> KeyStatus:
+    if config.key is None:
+        return "none"
+    return "function" if isinstance(config.key, KeySource) else "sent"
 
 
 def _missing_key_variables(

@@ -16,7 +16,7 @@ from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.model import ChatRequest, ProviderConfig
 from nbagent.contracts.secrets import SecretKey, redact
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.rate_limits import export_limits
+from nbagent.providers.rate_limits import Limiter, export_limits
 
 SECRET = "sk-canary-0123456789abcdef"
 
@@ -140,14 +140,32 @@ def test_a_function_that_blocks_holds_neither_other_runs_nor_the_deadline(
     assert len(server.requests) == 1
 
 
-def test_a_limit_of_one_key_does_not_hold_the_next_one() -> None:
+def test_a_limit_of_one_key_does_not_hold_the_next_ones() -> None:
     limited = Reply(status=429, error={"error": {"message": "slow"}}, headers={"Retry-After": "50"})
-    with ModelServer([limited, "Two."]) as server:
-        agent = nbagent.Agent("openai:m", api_key=rotating(), base_url=server.url, retries=0)
-        first, second = agent.run("Go."), agent.run("Go.")
+    new_key, together = rotating(), threading.Barrier(6)
+
+    def key() -> str:
+        text = new_key()
+        if "-0-" not in text:
+            together.wait(20)  # A request that is alone is sent in spite of a limit.
+        return text
+
+    with ModelServer([limited, *["Two."] * 6]) as server:
+        agent = nbagent.Agent("openai:m", api_key=key, base_url=server.url, retries=0, timeout_s=20)
+        first = agent.run("Go.")
+        later = [agent.start("Go.") for _ in range(6)]
+        assert [run.wait().text for run in later] == ["Two."] * 6
         assert first.error
-        assert (first.error.code, second.text) == ("LLM_RATE_LIMITED", "Two.")
+        assert first.error.code == "LLM_RATE_LIMITED"
         assert export_limits()
+
+
+def test_limiters_of_keys_that_are_not_used_any_more_are_forgotten() -> None:
+    first = Limiter.shared("https://h", SecretKey("sk-first-0123456789"))
+    for n in range(600):
+        Limiter.shared("https://h", SecretKey(f"sk-{n}-0123456789"))
+    assert Limiter.shared("https://h", SecretKey("sk-599-0123456789"))
+    assert Limiter.shared("https://h", SecretKey("sk-first-0123456789")) is not first
 
 
 @pytest.mark.parametrize("other", [{"model": "groq:m"}, {"model": "openai-compatible:m"}, {}])
@@ -157,8 +175,15 @@ def test_the_key_goes_to_no_other_server(other: dict[str, str], server: ModelSer
         others: dict[str, Any] = {**other, "base_url": second.url}
         agent.run("Go.", **others).raise_for_error()
         agent.run("Go.").resume("On.", **others)
+        agent.run("Go.", model="mistral:m").raise_for_error()
     assert keys_of(second) == [None, None]
-    assert keys_of(server) == [f"Bearer {SECRET}"]
+    assert keys_of(server) == [f"Bearer {SECRET}", None]
+
+
+def test_a_dry_run_says_that_a_function_is_asked_and_does_not_ask() -> None:
+    agent = nbagent.Agent("openai:m", api_key=raising(AssertionError()), base_url="http://h/v1")
+    dry = agent.dry_run("Go.")
+    assert (dry.key, "that a function returns" in str(dry)) == ("function", True)
 
 
 # arguments: words of the error.

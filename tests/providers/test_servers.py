@@ -203,6 +203,8 @@ KEYS: dict[str, tuple[str, dict[str, str], str | None, bool]] = {
         "bedrock", AWS, "https://bedrock-runtime.us-east-1.amazonaws.com/openai/v1", True),
     "bedrock's other server": ("bedrock", AWS, MANTLE, True),
     "somebody's bucket": ("bedrock", AWS, "https://evil.s3.amazonaws.com", False),
+    "somebody's bucket of such a name": (
+        "bedrock", AWS, "https://bedrock-runtime.x.s3.amazonaws.com", False),
     "a longer host": (
         "bedrock", AWS, "https://bedrock-runtime.eu-west-1.amazonaws.com.evil.example", False),
     "a host before it": (
@@ -215,6 +217,7 @@ KEYS: dict[str, tuple[str, dict[str, str], str | None, bool]] = {
         "together", {"TOGETHER_API_KEY": KEY}, "https://api.together.ai/v1", True),
     "a name that ends so": (
         "together", {"TOGETHER_API_KEY": KEY}, "https://evil-api.together.ai", False),
+    "blanks around it": ("zai", {"ZAI_API_KEY": KEY}, " https://api.z.ai/api/paas/v4\n", True),
     "hugging face's router": ("huggingface", {"HF_TOKEN": KEY}, None, True),
     "a space of hugging face": (
         "huggingface", {"HF_TOKEN": KEY}, "https://evil.hf.space/v1", False),
@@ -226,8 +229,9 @@ KEYS: dict[str, tuple[str, dict[str, str], str | None, bool]] = {
 def test_the_key_of_a_row_goes_to_its_servers_only(
     provider: str, environ: dict[str, str], base_url: str | None, goes: bool
 ) -> None:
-    row = find_provider(provider)
-    assert bool(row.resolve(ProviderConfig(base_url=base_url), environ).key) is goes
+    config = find_provider(provider).resolve(ProviderConfig(base_url=base_url), environ)
+    assert bool(config.key) is goes
+    assert config.base_url == (config.base_url or "").strip()
 
 
 def test_every_row_is_listed_and_has_a_secret_key_variable() -> None:
@@ -350,6 +354,8 @@ ALLOWED = {
 def words_of_code(path: Path) -> Iterator[str]:
     """Names and texts of a file, without its comments and docstrings."""
     text = path.read_text("utf-8")
+    if not VENDORS.search(text):
+        return
     documented = {
         (node.value.lineno, node.value.col_offset)
         for node in ast.walk(ast.parse(text))
