@@ -250,6 +250,7 @@ class SessionApprover:
         shown, bound = review.prepared, open_question.bound_edit(used.arguments or {})
         try:
             prepared = await self.host.prepare(used, open_question.context)
+            _require_own_names(used, prepared)
         except ToolError as error:  # the result of a call that was edited all the same
             review.call, review.changed = used, ""
             review.prepared = replace(shown, run=_fail_with(error))
@@ -422,6 +423,20 @@ def _is_same(arguments: Mapping[str, Any] | None, others: Mapping[str, Any] | No
 def _definition(spec: ToolSpec) -> list[Any]:
     # The whole definition: if a server changes what a tool says it does, the person is asked again.
     return [spec.traits.host, spec.name, spec.traits.sha, spec.description, spec.parameters]
+
+
+def _require_own_names(edited: ToolCall, prepared: PreparedCall) -> None:
+    """Refuse edited arguments that were only read by unwrapping them, as a model's may be.
+
+    A person allows what they wrote.
+    """
+    written = edited.arguments or {}
+    if written and not written.keys() & prepared.arguments.keys():
+        raise ToolError(
+            f"the edited arguments name no argument of {edited.name}; write them as"
+            f" {{{', '.join(prepared.arguments)}}}.",
+            code="E_INVALID_ARGUMENTS",
+        )
 
 
 def _approval_hash(call: ToolCall, prepared: PreparedCall) -> str:
