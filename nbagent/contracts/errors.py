@@ -55,7 +55,7 @@ ToolCode = Literal[
     "E_INTERRUPTED",
     "E_INTERNAL",
 ]
-ModelErrorKind = Literal["", "content_filter", "unreadable_call", "missing_calls"]
+ModelErrorKind = Literal["", "content_filter", "unreadable_call", "missing_calls", "nothing_readable"]
 """Kinds of errors that a client handles by itself: a filter stopped the answer, the server could
 not read a call that the model wrote, an answer announces calls and has none."""
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]

@@ -312,7 +312,10 @@ class WireClient(ChatDoors):
         pipe = state.pipe
         if pipe is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
-            pipe = AnswerPipe(toolset.names, source, think_tags=wire.think_tags)
+            after_results = bool(request.messages) and request.messages[-1].role == "tool"
+            pipe = AnswerPipe(
+                toolset.names, source, think_tags=wire.think_tags, may_be_silent=after_results
+            )
         parser = wire.parser(request, pipe)
         return _Attempt(wire, params, workarounds, dropped, body, pipe, parser, unsupported)
 
@@ -349,7 +352,7 @@ class WireClient(ChatDoors):
             return ClientNotice("dropped_param", f"{text}.", error=fault.info)
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
-        if fault.kind in ("unreadable_call", "missing_calls"):
+        if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
             fault.retryable, state.regenerated = not state.regenerated, True
         explain_refusal(fault, state.request)
         left_s = state.deadline - asyncio.get_running_loop().time()

@@ -136,7 +136,8 @@ def blocks() -> Iterator[AnswerCase]:
     for id, (parts, expect) in STREAMS.items():
         yield AnswerCase(id, stream=sse(*parts), **expect)
     for word, finish in FINISH.items():
-        yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish)
+        notes = [NOTES[word]] if word in NOTES else ()
+        yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish, notes=notes)
 
 
 def parsed(*parts: str) -> list[JSON]:
@@ -161,8 +162,9 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
         [head(), event("mood", index=0), delta(0, "mood", mood="x"),
          b"event: later\ndata: {}\n\n", said("x", 1), *tail()], {"text": "x"}),
     "usage: the last word counts #46": (
-        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), *tail(usage=READ_MORE)],
-        {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
+        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), said("x"),
+         *tail(usage=READ_MORE)],
+        {"text": "x", "usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
                    "cached_tokens": 6}}),
     "what follows the end is ignored": (
         [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
@@ -171,10 +173,16 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
     "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
+NOTES: dict[Any, str] = {
+    "pause_turn": "paused its answer (pause_turn)",
+    "compaction": "paused its answer (compaction)",
+    "bored": "'bored'",
+}
+"""Words of a stop that a person is told, and a part of the notice."""
 FINISH = {
-    **dict.fromkeys(("end_turn", "stop_sequence", "pause_turn", "tool_use", "bored", None), "stop"),
+    **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", None, *NOTES), "stop"),
     **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
-    "refusal": "content_filter",
+    **dict.fromkeys(("refusal", "sensitive", "guardrail_intervened"), "content_filter"),
 }
 CLAUDE = "claude-opus-5-5"
 CUT_SHORT: JSON = {"type": "thinking", "thinking": "never signed"}

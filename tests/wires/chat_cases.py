@@ -234,7 +234,8 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
         {"text": "x", "more": {"service_tier": "x"}, "back": {"messages": [..., {
             "content": "x", "annotations": ABSENT, "mood": ABSENT, "refusal": ABSENT}]}}),
     "empty answer": ({"content": ""}, "stop", {"usage": {}}),
-    "an unknown end of nothing": ({"content": ""}, "bored", {"finish": "error"}),
+    "an unknown end of nothing": (
+        {"content": ""}, "bored", {"finish": "error", "notes": ["'bored'"]}),
     "a refusal is text": (
         {"refusal": "I will not."}, "stop", {"text": "I will not.", "finish": "content_filter"}),
     "content that is an object is its JSON": (
@@ -333,11 +334,24 @@ CHOICES: dict[str, tuple[list[list[JSON]], str]] = {
 }  # fmt: skip
 # word on the wire: finish reason of an answer that has a text.
 FINISH = {
-    **dict.fromkeys(("stop", "eos", "tool_calls", "end_turn", "bored"), "stop"),
-    **dict.fromkeys(("length", "model_length", "MAX_TOKENS"), "length"),
-    **dict.fromkeys(("content_filter", "SAFETY", "refusal"), "content_filter"),
-    **dict.fromkeys(("insufficient_system_resource", "network_error", "abort"), "error"),
+    **dict.fromkeys(
+        ("stop", "eos", "tool_calls", "end_turn", "eos_token", "end", "done", "complete", "COMPLETE",
+         "completed", "Finished", "endTurn", "stop-sequence", "stop_sequence", "function_call",
+         "FINISH_REASON_STOP", "tool-calls", "word", "load"), "stop"),
+    **dict.fromkeys(
+        ("length", "model_length", "MAX_TOKENS", "max_output_tokens", "maxTokens", "token_limit",
+         "max_new_tokens", "context_window_exceeded", "max_length", "limit", "truncated",
+         "max-completion-tokens"), "length"),
+    **dict.fromkeys(
+        ("content_filter", "SAFETY", "refusal", "sensitive", "content-filter", "contentFilter",
+         "RECITATION", "PROHIBITED_CONTENT", "guardrail_intervened", "content_filtered",
+         "moderation", "blocked", "blocked_by_policy", "ERROR_TOXIC", "safety_violation",
+         "output_guardrails", "FINISH_REASON_SAFETY"), "content_filter"),
+    **dict.fromkeys(
+        ("insufficient_system_resource", "network_error", "abort", "ERROR", "cancelled", "timeout",
+         "rate_limit_exceeded", "malformed_tool_use"), "error"),
 }
+UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "<b>\nx")
 
 
 def tool_calls() -> Iterator[AnswerCase]:
@@ -370,9 +384,16 @@ def texts() -> Iterator[AnswerCase]:
     for id, (message, word, expect) in MESSAGES.items():
         yield both(id, message, word, **expect)
     yield from streams(STREAMS)
+    expect: JSON
     for word, finish in FINISH.items():
-        raw = {"finish_reason": "bored"} if word == "bored" else ABSENT
-        yield both(f"ended by {word}", {"content": "x"}, word, text="x", finish=finish, raw=raw)
+        yield both(f"ended by {word}", {"content": "x"}, word, text="x", finish=finish, raw=ABSENT)
+    for word in UNKNOWN_ENDS:
+        expect = {"text": "x", "raw": {"finish_reason": word}, "notes": [" ".join(word.split())]}
+        yield both(f"ended by {word!r}, which is unknown", {"content": "x"}, word, **expect)
+    ending: Any = {"type": "length", "length": 7}
+    yield both("SGLang: the end is an object", {"content": "x"}, ending, text="x", finish="length")
+    yield streamed("DashScope: null as a text until the end", said("a", "null"), said("b", "null"),
+                   chunk({}, "stop"), text="ab")  # fmt: skip
     details = [{"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": "b"}]
     message = {"content": "x", "reasoning_details": details}
     back = {"messages": [..., {"reasoning_details": details}]}

@@ -109,8 +109,9 @@ FAILED = (
     *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE", "LANGUAGE"),
     *("OTHER", "NO_IMAGE", "IMAGE_OTHER"),
 )
+UNKNOWN = ("BORED", "FINISH_REASON_UNSPECIFIED")
 FINISH = {
-    **dict.fromkeys(("STOP", "BORED", "FINISH_REASON_UNSPECIFIED"), "stop"),
+    **dict.fromkeys(("STOP", *UNKNOWN), "stop"),
     **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
     **dict.fromkeys(FILTERED, "content_filter"),
     **dict.fromkeys(FAILED, "error"),
@@ -166,7 +167,9 @@ def answers() -> Iterator[AnswerCase]:
         yield both(id, *parts, **expect)
     for word, finish in FINISH.items():
         raw = ABSENT if word in ("STOP", "MAX_TOKENS", "CONTINUATION") else {"finish_reason": word}
-        yield both(f"ended by {word}", text("x"), end=word, text="x", finish=finish, raw=raw)
+        notes = [word] if word in UNKNOWN else ()
+        expected: JSON = {"text": "x", "finish": finish, "raw": raw, "notes": notes}
+        yield both(f"ended by {word}", text("x"), end=word, **expected)
     for word in ("MAX_TOKENS", "SAFETY", "OTHER"):
         id = f"no call counts as whole: {word} #18"
         yield both(id, SECOND, end=word, calls=ONE, finish=FINISH[word])

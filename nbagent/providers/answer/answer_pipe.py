@@ -6,7 +6,7 @@ complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
 from nbagent.contracts.corrections import AnswerRestarted, TextCorrected
@@ -18,7 +18,9 @@ from nbagent.contracts.deltas import (
     TextPiece,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.model import FinishReason, ResponseMeta, Usage
+from nbagent.contracts.model import ClientNotice, FinishReason, ResponseMeta, Usage
+from nbagent.providers.answer.content_parts import MAX_UNREAD_NAMES, nothing_readable
+from nbagent.providers.answer.finish_words import PAUSES
 from nbagent.providers.answer.think_tags import ThinkTags
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
@@ -35,21 +37,39 @@ from nbagent.providers.answer.wire_deltas import (
     UsageReport,
     WireDelta,
 )
-from nbagent.providers.transport.sse import fix_surrogates
+from nbagent.providers.transport.sse import fix_surrogates, safe_line
 from nbagent.providers.wires.tool_names import WireNames
 
 _FINISH_RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
 _MAX_CHARS = 4 * 1024 * 1024
 """Of text, reasoning, arguments and corrections together; several times the largest output of any
 model."""
+_MAX_SILENT_TOKENS = 8
+"""Tokens that a model needs to say nothing after the results of its calls: the end of its turn, an
+empty pair of tags."""
 
 
 class AnswerPipe:
     """One answer on its way, also if several requests bring it."""
 
     def __init__(
-        self, names: WireNames, source: Mapping[str, str], *, think_tags: bool = False
+        self,
+        names: WireNames,
+        source: Mapping[str, str],
+        *,
+        think_tags: bool = False,
+        may_be_silent: bool = False,
     ) -> None:
+        """Begin an answer.
+
+        Args:
+            names: the tools' names on the wire.
+            source: where the answer comes from, for `raw`.
+            think_tags: reasoning may stand in the text, between tags.
+            may_be_silent: an answer without a text is legal: the request ends with results of
+                tools.
+        """
+        self._may_be_silent = may_be_silent
         self._names, self._source, self._think_tags = names, dict(source), think_tags
         self._ready: list[Delta] = []
         """Deltas that are not taken yet."""
@@ -83,6 +103,8 @@ class AnswerPipe:
         self.answered = False
         """Any part of an answer has come, even an empty one."""
         self.no_host_answered = self._refused = False
+        self._unread: dict[str, None] = {}
+        """Names of fields that hold something, in a form that no wire reads."""
 
     # State.
 
@@ -100,6 +122,19 @@ class AnswerPipe:
     def lacks_announced_calls(self) -> bool:
         """True if the finish reason is tool calls, but neither calls nor text came."""
         return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
+
+    def fault_of_nothing(self) -> ModelError | None:
+        """Return the error of an answer that is paid and holds nothing that can be read."""
+        is_read = self.has_text or self.has_calls or self.has_reasoning
+        if is_read or self._reason != "stop" or self._finish_word in PAUSES:
+            return None
+        usage = self._usage or Usage()
+        tokens = usage.completion_tokens
+        if self._may_be_silent and tokens - usage.reasoning_tokens <= _MAX_SILENT_TOKENS:
+            tokens = 0
+        if not tokens and (usage.completion_tokens or not self._unread):
+            return None  # Nothing was said, and nothing else came.
+        return nothing_readable(list(self._unread), tokens)
 
     @property
     def was_cut_by_length(self) -> bool:
@@ -210,7 +245,17 @@ class AnswerPipe:
             raw=raw,
             meta=meta.model_copy(update={"vendor": self._vendor.build()}),
         )
-        return [*self._calls.end(), end]
+        return [*self._calls.end(), *self._finish_notices(), end]
+
+    def _finish_notices(self) -> Iterator[ClientNotice]:
+        """Yield what a person should know of the finish word."""
+        word = safe_line(self._finish_word, 80)
+        if self._finish is None and word:
+            text = f"The server ended its answer with {word!r}, which is no known reason."
+            yield ClientNotice("note", text)
+        elif self._finish_word in PAUSES:
+            text = f"The server paused its answer ({word}); continue with --continue."
+            yield ClientNotice("note", text)
 
     # The stages.
 
@@ -234,6 +279,8 @@ class AnswerPipe:
         self._model = facts.model or self._model
         self._refused |= facts.refused
         self.no_host_answered |= facts.no_host
+        for name in facts.unread[: MAX_UNREAD_NAMES - len(self._unread)]:
+            self._unread[name] = None
         if facts.raw:
             self.raw_fields.update(facts.raw)
         if facts.vendor:

@@ -97,6 +97,8 @@ class AnswerReader:
             fault.kind = "missing_calls"
             raise fault
         pipe.close()
+        if nothing := pipe.fault_of_nothing():
+            raise nothing
 
     def _read_json(self, body: bytes) -> None:
         try:

@@ -6,7 +6,7 @@ Text may still hold reasoning between tags, calls have the server's keys and the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -64,6 +64,8 @@ class Facts:
     """False if no part of an answer has come yet."""
     refused: bool = False
     """The model refused to answer."""
+    unread: Sequence[str] = ()
+    """Names of fields that hold something, in a form that no wire reads."""
     no_host: bool = False
     """The gateway says that no host answered (OpenRouter: `choices` is null). Worth a retry."""
 

@@ -16,11 +16,12 @@ from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, is_storable_json
 from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
+from nbagent.providers.answer.content_parts import unread_names
+from nbagent.providers.answer.finish_words import finish_reason
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import (
     call_part,
     faults_in,
-    finish_reason,
     frame_object,
     read_usage,
 )
@@ -62,10 +63,13 @@ _MAX_UNSTREAMED_TOKENS = 32_768  # gemini-4-argon answers 400 to more without a 
 _OPENING_MESSAGE = Message.of("user", "…")
 """Goes before an answer that begins a conversation: the first content must be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_SIGNATURES = frozenset({"thoughtSignature"})
 _MAX_PARTS = 2_000
 """Parts of one answer after joining texts; with a signature all are stored a second time."""
 _READ_FIELDS = frozenset({"content", "index", "finishReason", "continuationToken"})
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
+_UNKNOWN_CALLS = (*_BROKEN_CALLS, "TOO_MANY_TOOL_CALLS")
+"""Ends of answers that may hold a readable call of a tool that was not declared."""
 
 
 class GoogleParser(Parser):
@@ -77,6 +81,8 @@ class GoogleParser(Parser):
         """Parts so far, if the answer comes by several requests."""
         self._parts: list[tuple[bool | None, dict[str, Any], list[str]]] = []
         """Kind, part as it came, and texts of the following parts that only continue it."""
+        self._names = WireNames(tool.name for tool in request.tools)
+        self._calls_unknown_tool = False
         self._usage: dict[str, Any] = {}
         self._model = ""
         self._continues = False
@@ -131,6 +137,10 @@ class GoogleParser(Parser):
             yield from self._finish(word, candidate)
 
     def _finish(self, word: str, candidate: dict[str, Any]) -> Iterator[WireDelta]:
+        if word in _UNKNOWN_CALLS and self._calls_unknown_tool:
+            # As on the other wires: the engine tells the model which tools there are.
+            yield Finish("tool_calls", word)
+            return
         if word in _BROKEN_CALLS:
             detail = fix_surrogates(text_or_empty(candidate.get("finishMessage")))[:600] or word
             raise ModelError(
@@ -163,7 +173,11 @@ class GoogleParser(Parser):
         if isinstance(text, str) and text:
             yield ReasoningPiece(text) if part.get("thought") is True else TextPiece(text)
         if call := json_object(part.get("functionCall")):
+            name = text_or_empty(call.get("name"))
+            self._calls_unknown_tool |= bool(name) and not self._names.is_offered(name)
             yield call_part(object(), call, call)
+        elif not isinstance(text, str) and (unread := unread_names(part, _SIGNATURES)):
+            yield unread
 
     def _read_parts(self) -> Iterator[WireDelta]:
         """Put the parts into `raw` if the message cannot hold them, or a later part may need it.

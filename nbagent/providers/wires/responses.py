@@ -12,8 +12,11 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.answer.content_parts import read_content
+from nbagent.providers.answer.finish_words import finish_reason
 from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.answer.wire_deltas import (
@@ -48,6 +51,7 @@ from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 TOOL_CHOICES = ("auto", "none", "required")
+_RUNNING_STATUSES = ("queued", "in_progress")
 _END_STATUSES = ("completed", "incomplete", "failed", "cancelled", "done")
 """Statuses, also in the name of the last event. OpenRouter says `response.done`."""
 
@@ -84,8 +88,12 @@ class ResponsesParser(Parser):
         response = json_object(body) or {}
         output, status = response.get("output"), response.get("status")
         items = objects_in(output)
-        is_over = bool(items) if status is None else status in _END_STATUSES
-        if not response.get("error") and (items != output or not is_over):
+        if status in _RUNNING_STATUSES and not response.get("error"):
+            raise _background_fault(str(status))
+        written = text_or_empty(response.get("output_text"))
+        is_over = bool(items or written) if status is None else status in _END_STATUSES
+        is_listed = items == output or (output is None and written)
+        if not response.get("error") and not (is_listed and is_over):
             raise bad_response("its output is missing or incomplete")
         yield from self._finish_response(response, "completed")
 
@@ -159,16 +167,23 @@ class ResponsesParser(Parser):
             case "message":
                 if any(part.get("type") == "refusal" for part in parts):
                     yield Facts(refused=True)
-                texts = [part.get("text") or part.get("refusal") for part in parts]
                 if (position, "text") not in self._streamed:
-                    text = "".join(text for text in texts if isinstance(text, str))
-                    yield self._piece("text", position, text)
+                    for piece in read_content(item.get("content")):
+                        yield self._message_piece(position, piece)
             case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
                     text = text_or_empty(part.get("text"))
                     yield self._piece("reasoning", position, text, number)
-            case _:
-                pass
+            case "reasoning":
+                pass  # Its pieces came before.
+            case kind:
+                yield Facts(unread=[str(kind)], begun=False)
+
+    def _message_piece(self, position: int, piece: WireDelta) -> WireDelta:
+        """Return a piece of a message, as those of a stream; other deltas stay as they are."""
+        if isinstance(piece, TextPiece):
+            return self._piece("text", position, piece.text)
+        return piece
 
     def _finish_response(self, response: dict[str, Any], status: str) -> Iterator[WireDelta]:
         """Read the last event: missing items, usage, and the finish reason."""
@@ -185,6 +200,8 @@ class ResponsesParser(Parser):
         for position, item in enumerate(objects_in(response.get("output"))):
             known = self._positions.get(text_or_empty(item.get("id")), position)
             yield from self._finish_item(known, item)
+        if not self._progress.has_text and (text := text_or_empty(response.get("output_text"))):
+            yield TextPiece(text)  # Servers that write only the field of OpenAI's own client.
         items = [self._items[position] for position in sorted(self._items)]
         # Ignore the status of reasoning items: the answer after one may be complete.
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
@@ -194,8 +211,8 @@ class ResponsesParser(Parser):
             yield Facts(raw={"items": items})
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
-            filtered = details.get("reason") == "content_filter"
-            yield Finish("content_filter" if filtered else "length")
+            reason = finish_reason(text_or_empty(details.get("reason")))
+            yield Finish("content_filter" if reason == "content_filter" else "length")
         else:
             yield Finish("tool_calls" if self._progress.has_calls else "stop")
         yield LastEvent()
@@ -203,6 +220,14 @@ class ResponsesParser(Parser):
     def _fail(self, holder: dict[str, Any]) -> Iterator[WireDelta]:
         yield ServerFault(stream_error(holder))
         yield LastEvent()
+
+
+def _background_fault(status: str) -> ModelError:
+    return ModelError(
+        f"the server answers in the background (status {status!r}), and nbagent does not wait for"
+        " such an answer; take `background` out of extra_body.",
+        code="LLM_BAD_RESPONSE",
+    )
 
 
 _REQUEST_ONLY_KINDS = ("_output", "item_reference")
