@@ -171,7 +171,7 @@ class Responses(Dialect):
             yield {"type": f"{kind}_text.delta", **at, "delta": part["text"]}
         for n, part in enumerate(item.get("content") or ()):
             kind, at = f"response.{part['type']}", {**place, "content_index": n}
-            text = part.get("text", part.get("refusal"))
+            text = part.get("text", part.get("refusal")) or ""
             for piece in halves(text):
                 yield {"type": f"{kind}.delta", **at, "delta": piece}
             yield {"type": f"{kind}.done", **at, "text": text}

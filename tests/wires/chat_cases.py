@@ -13,7 +13,10 @@ from typing import Any
 
 from servers.dialects import CHAT
 from wires import chat_requests
-from wires.harness import ABSENT, JSON, KEY, AnswerCase, ModelsCase, WireSetup
+from wires.harness import ABSENT, JSON, KEY, TOOLS, AnswerCase, ModelsCase, WireSetup, ask
+
+from nbagent.contracts.messages import Message, TextPart, ToolCall
+from nbagent.contracts.model import ToolSpec
 
 DONE, sse = CHAT.end, CHAT.stream
 Calls = Sequence[tuple[str, JSON | str]]
@@ -31,6 +34,11 @@ def said(text: Any, finish: str | None = None, **more: Any) -> JSON:
 
 def call(arguments: Any = "{}", *, name: Any = "b", **more: Any) -> JSON:
     return {**more, "function": {"name": name, "arguments": arguments}}
+
+
+def named(name: Any, arguments: Any = "", index: int = 0, **more: Any) -> JSON:
+    """A fragment of a call, whose name may be a piece."""
+    return call(arguments, name=name, index=index, **more)
 
 
 def calls(*items: JSON, finish: str | None = None) -> JSON:
@@ -80,6 +88,7 @@ X, STOP, BEGUN = said("x"), said("x", "stop"), chunk({}, "tool_calls")
 USED = {"prompt_tokens": 5, "completion_tokens": 2}
 SUM = counted(5, 2)
 BOOM: JSON = {"error": {"message": "boom", "type": "rate_limit_error"}}
+HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 GREETING = "Grüße \u2028 both"
 
 
@@ -436,6 +445,163 @@ USAGES: dict[str, tuple[Any, JSON]] = {
 }  # fmt: skip
 
 
+# id: tools, and deltas of one call whose name comes in pieces, or of two calls; their names.
+PIECES: dict[str, tuple[Sequence[str], list[JSON], Sequence[str]]] = {
+    "two pieces": (
+        ["get_weather"], [named("get_wea", id="x"), named("ther"), named(None, "{}")],
+        ["get_weather"]),
+    "three pieces, the arguments with the last": (
+        ["get_weather"], [named("g"), named("et_wea"), named("ther", "{}")], ["get_weather"]),
+    "a piece for each letter": (["look"], [named(it) for it in "look"], ["look"]),
+    "the id in each piece": (
+        ["get_weather"], [named("get_", id="x"), named("weather", id="x")], ["get_weather"]),
+    "no index": (
+        ["get_weather"], [{"function": {"name": "get_wea", "arguments": ""}},
+                          {"function": {"name": "ther", "arguments": "{}"}}], ["get_weather"]),
+    "the first piece is a tool, too": (
+        ["get", "get_weather"], [named("get"), named("_wea"), named("ther", "{}")],
+        ["get_weather"]),
+    "each piece is a tool, too": (
+        ["get", "_weather", "get_weather"], [named("get"), named("_weather")], ["get_weather"]),
+    "behind a prefix": (
+        ["get_weather"], [named("functions.get"), named("_weather")], ["get_weather"]),
+    "a tool with a dot, by its own name": (["fs.look"], [named("fs."), named("look")], ["fs.look"]),
+    "a tool with a dot, by its name on the wire": (
+        ["fs.look"], [named("fs"), named("__look")], ["fs.look"]),
+    "the name in each fragment": (
+        ["a", "aa"], [named("a"), named("a"), named("a", "{}")], ["a"]),
+    "the name of no tool in each fragment": (["b"], [named("c"), named("c", "{}")], ["c"]),
+    "another id is another call": (
+        ["get", "get_weather"], [named("get", id="x"), named("_weather", id="y")],
+        ["get", "_weather"]),
+    "another index is another call": (
+        ["get_weather"], [named("get"), named("_weather", index=1)], ["get", "_weather"]),
+    "a name after the arguments is another call": (
+        ["a", "b", "ab"], [named("a", "{}"), named("b", "{}")], ["a", "b"]),
+    "two tools that are no tool's name together": (
+        ["a", "b", "abc"], [named("a"), named("b")], ["a", "b"]),
+    "a tool whose name begins with the other's": (
+        ["get", "get_weather"], [named("get", "{}"), named("get_weather", "{}")],
+        ["get", "get_weather"]),
+}  # fmt: skip
+
+
+def names() -> Iterator[AnswerCase]:
+    for id, (tools, deltas, found) in PIECES.items():
+        request = ask(tools=[ToolSpec(name=name) for name in tools])
+        expect = [(name, {}) for name in found]
+        yield streamed(f"name: {id}", *map(calls, deltas), BEGUN, request=request, calls=expect)
+
+
+# id: the choice of a whole answer; what it comes to. The same choice is the chunk of a stream.
+SHAPES: dict[str, tuple[JSON, JSON]] = {
+    "text of the older API": ({"text": "x"}, {"text": "x"}),
+    "text of the older API beside an empty message": (
+        {"text": "x", "message": None}, {"text": "x"}),
+    "text of the older API that is empty": ({"text": ""}, {}),
+    "a message that is a text": ({"message": "x"}, {"text": "x"}),
+    "an old function_call alone": (
+        {"message": {"content": None, "function_call": {"name": "b", "arguments": B}}},
+        {"calls": ONE}),
+    **{f"content: {id}": ({"message": {"content": content}}, expect) for id, content, expect in (
+        ("output_text parts", [{"type": "output_text", "text": "a"},
+                               {"type": "output_text", "text": "b"}], {"text": "ab"}),
+        ("a text part", [{"type": "text", "text": "x"}], {"text": "x"}),
+        ("texts", ["a", "b"], {"text": "ab"}),
+        ("a part without a type", [{"text": "x"}], {"text": "x"}),
+        ("a text with a value", [{"type": "text", "text": {"value": "x"}}], {"text": "x"}),
+        ("an object that is a part", {"type": "output_text", "text": "x"}, {"text": "x"}),
+        ("an object with parts", {"parts": [{"text": "x"}]}, {"text": "x"}),
+        ("thoughts and text", [{"type": "thinking", "thinking": "hm"},
+                               {"type": "reasoning_text", "text": ", so"},
+                               {"type": "output_text", "text": "x"}],
+         {"text": "x", "reasoning": "hm, so"}),
+        ("a refusal", [{"type": "refusal", "refusal": "No."}],
+         {"text": "No.", "finish": "content_filter"}),
+        ("parts of other kinds beside a text", [{"type": "text", "text": "x"},
+                                                {"type": "citation", "text": "y"}], {"text": "x"}),
+    )},
+    **{f"Azure: {id}": ({"finish_reason": "content_filter", **more}, {"finish": "content_filter"})
+       for id, more in (("filtered, without a message", {"content_filter_results": {"hate": {}}}),
+                        ("filtered, the message is null", {"message": None}),
+                        ("filtered, an empty message", {"message": {"content": None}}))},
+    "Z.AI: sensitive, without a message": (
+        {"finish_reason": "sensitive"}, {"finish": "content_filter"}),
+    "cut before the message": ({"finish_reason": "length"}, {"finish": "length"}),
+    **{f"nothing to read: {id}": (choice, {"error": BAD, "words": words}) for id, choice, words in (
+        ("a field of the choice", {"output": "x"}, "output"),
+        ("a field of the message", {"message": {"content": None, "answer": {"a": 1}}}, "answer"),
+        ("parts", {"message": {"content": [{"type": "hologram", "data": "x"}]}}, "hologram"),
+    )},
+}  # fmt: skip
+UNUSED: JSON = {"content": "", "role": "assistant"}
+AFTER_RESULTS = ask(
+    tools=TOOLS,
+    messages=(
+        Message.of("user", "hi"),
+        Message(role="assistant", tool_calls=(ToolCall(id="c1", name="b", arguments={}, arguments_raw="{}"),)),
+        Message(role="tool", tool_call_id="c1", name="b", content=(TextPart(text="1"),)),
+    ),
+)
+
+
+def spent(completion: int, reasoning: int = 0) -> JSON:
+    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    return {"more": {"usage": {"prompt_tokens": 5, "completion_tokens": completion, **details}}}
+
+
+def shapes() -> Iterator[AnswerCase]:
+    """Answers of odd shapes, whole and streamed, and answers that hold nothing."""
+    for id, (choice, expect) in SHAPES.items():
+        given = {"index": 0, "finish_reason": "stop", **choice}
+        body, stream = json.dumps({"choices": [given]}).encode(), sse({"choices": [given]})
+        yield AnswerCase(f"shape: {id}", body=body, stream=stream, **expect)
+    parts = [{"type": "output_text", "text": "x"}]
+    yield both("shape: output_text parts in deltas", {"content": parts}, text="x")
+    yield streamed("shape: text of the older API in chunks", *(
+        {"choices": [{"index": 0, "text": it, "finish_reason": end}]}
+        for it, end in (("a", None), ("b", None), ("", "stop"))), text="ab")  # fmt: skip
+    yield streamed("shape: an old function_call in pieces", *(
+        chunk({"function_call": it}) for it in (
+            {"name": "b", "arguments": ""}, {"arguments": '{"n"'}, {"arguments": ":1}"})),
+        chunk({}, "function_call"), calls=ONE)  # fmt: skip
+    odd = {"response": "x", "done": True}
+    id = "shape: another API's answer"
+    yield AnswerCase(id, body=json.dumps(odd).encode(), error=BAD, words="response, done")
+    prompt = [{"prompt_index": 0, "content_filter_results": {"jailbreak": {"filtered": True}}}]
+    filtered: JSON = {"choices": [], "prompt_filter_results": prompt}
+    yield AnswerCase(
+        "Azure: a prompt that is filtered inside an answer",
+        body=json.dumps(filtered).encode(), stream=sse(filtered), finish="content_filter",
+    )  # fmt: skip
+    prompt = [{"content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}]
+    safe: JSON = {"choices": [], "prompt_filter_results": prompt}
+    yield streamed("Azure: a prompt that is not filtered", safe, STOP, text="x")
+    yield from nothing_readable()
+
+
+def nothing_readable() -> Iterator[AnswerCase]:
+    """Answers that are paid and hold nothing: asked once more, but legal after results."""
+    paid: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    for id, message in (("an empty text", UNUSED), ("null", {"content": None, "role": "x"})):
+        yield both(f"paid: {id} is asked once more", message, **spent(9), **paid)
+    once: JSON = {"error": BAD, "words": "9 tokens", "asked": 2}
+    empty = answer_of(UNUSED, **spent(9)["more"])
+    yield both("paid: and no more", UNUSED, **spent(9), **{**once, "then": empty})
+    yield both("paid: hidden reasoning alone", UNUSED, **spent(9, 9), **paid)
+    unknown = {"content": None, "answer": {"a": 1}}
+    yield both("paid: an unknown form is not asked for again", unknown, **spent(9), then=FINE,
+               error=BAD, words="answer, 9 tokens")  # fmt: skip
+    silent: JSON = {"request": AFTER_RESULTS}
+    yield both("silent after results: a few tokens", UNUSED, **spent(3), **silent)
+    yield both("silent after results: a few beside reasoning", UNUSED, **spent(90, 88), **silent)
+    yield both("silent after results: many tokens", UNUSED, **spent(90), **silent, **paid)
+    yield both("paid: reasoning that is shown", {"content": "", "reasoning": "hm"}, **spent(9),
+               reasoning="hm")  # fmt: skip
+    yield both("paid: cut within hidden reasoning", UNUSED, "length", **spent(9), finish="length")
+    yield both("silent: no tokens", UNUSED, **spent(0))
+
+
 def usages() -> Iterator[AnswerCase]:
     table = dict(USAGES)
     for count in (2**53 + 1, 2**70, 10**400, 1e300, -5, float("nan"), None, "7", True):
@@ -506,7 +672,7 @@ BROKEN: dict[str, tuple[list[Any], int]] = {
 }  # fmt: skip
 FLAGGED = error_of(code=403, message="m", metadata={"reasons": ["x"], "flagged_input": "hi"})
 FINE = answer_of({"content": "fine"})
-HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+
 # Bodies of every other kind: what is played, and what it comes to.
 BODIES: dict[str, JSON] = {
     "OpenRouter: no choice is asked again #10": {
@@ -607,7 +773,7 @@ MODELS = (
     ModelsCase("no list", {"hello": 1}, BAD),
     ModelsCase("no JSON", b"<html>", BAD),
 )
-ANSWERS = (thorough, tool_calls, texts, usages, think_tags, errors, groq, late)
+ANSWERS = (thorough, tool_calls, names, texts, shapes, usages, think_tags, errors, groq, late)
 WIRE = WireSetup(
     name="chat",
     provider="openai",
