@@ -111,9 +111,8 @@ class Answer:
             return self._whole
         end = self._end
         calls = tuple(call.build() for call in self._calls.values() if not call.is_repeat)
-        message = self._message(calls).model_copy(update={"raw": end.raw})
         return ChatResponse(
-            message=message,
+            message=self._message(calls, end.raw),
             usage=end.usage,
             model=end.model,
             finish_reason=end.finish_reason,
@@ -132,10 +131,13 @@ class Answer:
             return None
         return ChatResponse(message=message, model=model, finish_reason="error")
 
-    def _message(self, calls: tuple[ToolCall, ...]) -> Message:
-        reasoning = "".join(self._reasoning) or None
+    def _message(self, calls: tuple[ToolCall, ...], raw: dict[str, Any] | None = None) -> Message:
         return Message(
-            role="assistant", content=self._parts(), tool_calls=calls, reasoning=reasoning
+            role="assistant",
+            content=self._parts(),
+            tool_calls=calls,
+            reasoning="".join(self._reasoning) or None,
+            raw=raw,
         )
 
     def _parts(self) -> tuple[Part, ...]:

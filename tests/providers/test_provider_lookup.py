@@ -86,6 +86,25 @@ run = nbagent.Agent(model="otherwire:x", tools="none", retries=0).run("Hello?")
 print(run.text, run.usage.completion_tokens, run.error and run.error.code, sep="|")
 print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
 """
+ASK_OLDER = """
+import asyncio, sys
+import nbagent
+@nbagent.tool
+def population(city: str) -> int:
+    "People."
+    return 700_000
+async def chunks(client):
+    return [chunk async for chunk in client.chat_stream("Hello?")]
+for name in sys.argv[1].split():
+    for stream in (True, False):
+        run = nbagent.Agent(name, tools=[population], stream=stream).run("Hello?")
+        turn = run.turns[-1]
+        print(run.text, len(run.turns), turn.response.reasoning, *turn.notices, sep="|")
+    client = nbagent.client(name)
+    *pieces, last = asyncio.run(chunks(client))
+    text = "".join(chunk.content for chunk in pieces)
+    print(asyncio.run(client.chat("Hello?")).content, text, last.response.content, sep="|")
+"""
 LIST_THEM = """
 import sys
 from nbagent.providers.catalogue import provider_names
@@ -142,6 +161,14 @@ def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
     asked = server.requests[0]
     assert (asked.path, asked.headers["x-other-key"]) == ("/v1/talk", "key-of-another-wire")
     assert (asked.body["model"], asked.body["lines"]) == ("x", [["user", "Hello?"]])
+
+
+def test_clients_of_packages_written_before_deltas_answer_in_chunks() -> None:
+    chunks = "In chunks.|2|None|an older client"
+    assert with_other_package(ASK_OLDER, "olderwire:x wholewire:x") == [
+        *(chunks, chunks, "In chunks.|In chunks|In chunks."),
+        *(chunks, "Whole.|1|None|asked whole", "Whole.|In chunks|In chunks."),
+    ]
 
 
 BROKEN = {

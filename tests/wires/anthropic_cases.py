@@ -170,6 +170,13 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
         [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
     "data without the name of its event": (
         [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
+    "a second start voids what came before": (
+        [head({"input_tokens": 9}), *pieces(0, SILENT), said("Half a", 1), *pieces(2, LOOK),
+         head({"input_tokens": 5}), said("Whole.", 0), *tail()],
+        {"text": "Whole.", "usage": {"prompt_tokens": 5, "total_tokens": 5},
+         "raw": ABSENT}),
+    "a second start before anything came": (
+        [head(), said("x", 0), *tail()], {"text": "x"}),
     "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
@@ -205,8 +212,9 @@ BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
 def going_back() -> Iterator[AnswerCase]:
     """Parts that Anthropic needs back byte for byte, and that others must not get."""
     for id, (content, given, sent) in BACK.items():
+        written = "".join(block.get("text", "") for block in content)
         expect: JSON = {
-            "text": "".join(block.get("text", "") for block in content).lstrip(),
+            "text": written if written.strip() else "",
             "reasoning": "".join(block.get("thinking", "") for block in content) or None,
             "back": {"messages": [..., {"content": sent}, {"content": [given_back("toolu_1")]}]},
             "request": ask(model=CLAUDE, tools=TOOLS),
@@ -228,7 +236,8 @@ COMPACTION_COUNTS: JSON = {
 # id: sums, entries of `iterations`; prompt and completion tokens.
 ITERATIONS: dict[str, tuple[tuple[int, int], Any, tuple[int, int]]] = {
     "one compaction": ((23, 10), [COMPACTION_COUNTS, MESSAGE_COUNTS], (210, 45)),
-    "two compactions": ((23, 10), [COMPACTION_COUNTS, COMPACTION_COUNTS, MESSAGE_COUNTS], (397, 80)),
+    "two compactions": (
+        (23, 10), [COMPACTION_COUNTS, COMPACTION_COUNTS, MESSAGE_COUNTS], (397, 80)),
     "nothing but a compaction": ((0, 0), [COMPACTION_COUNTS], (187, 35)),
     "messages alone are in the sums": ((46, 20), [MESSAGE_COUNTS, MESSAGE_COUNTS], (46, 20)),
     "an adviser has another price": (
@@ -251,7 +260,7 @@ def compactions() -> Iterator[AnswerCase]:
         if prompt in (210, 187, 397):
             counts["cached_tokens"] = 14 if prompt == 397 else 7
         yield both(f"iterations: {id}", text("x"), used=used, text="x", usage=counts)
-    added = {"input_tokens": 203, "output_tokens": 45, "cache_read_input_tokens": 7}
+    added: JSON = {"input_tokens": 203, "output_tokens": 45, "cache_read_input_tokens": 7}
     added["iterations"] = [COMPACTION_COUNTS, MESSAGE_COUNTS]
     counts = {"prompt_tokens": 210, "completion_tokens": 45, "total_tokens": 255}
     yield both("iterations: a gateway has added them", text("x"), used=added, text="x",
@@ -268,9 +277,9 @@ def compactions() -> Iterator[AnswerCase]:
     yield AnswerCase("compaction: its block goes back", stream=sse(*events),
                      body=whole(COMPACTED, text("x")), **given)  # fmt: skip
     failed = {**signed, "content": None}
-    back = {"messages": [..., {"content": [Exactly(failed), text("x")]}]}
-    yield AnswerCase("compaction: one that failed goes back", **{**given, "back": back},
-                     body=whole(failed, text("x")))  # fmt: skip
+    given["back"] = {"messages": [..., {"content": [Exactly(failed), text("x")]}]}
+    body = whole(failed, text("x"))
+    yield AnswerCase("compaction: one that failed goes back", body=body, **given)
     paused: JSON = {"notes": ["continue with --continue"], "used": {"output_tokens": 9}}
     yield both("compaction: a pause without a text is an answer", COMPACTED, word="compaction",
                **paused)  # fmt: skip

@@ -277,7 +277,13 @@ STREAMS: dict[str, Stream] = {
     "[DONE] with a space, no space before data": (
         [b'data:{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'],
         {"end": b"data: [DONE] \n\n", "text": "x"}),
-    "newlines before the first word #34": ([said("\n\n"), said(" a\n", "stop")], {"text": "a\n"}),
+    "newlines before the first word #34": (
+        [said("\n\n"), said(" \n"), said("a\n", "stop")], {"text": "a\n"}),
+    "the first line's indentation": ([said("    if x:\n", "stop")], {"text": "    if x:\n"}),
+    "the first line's indentation behind blank lines, in pieces": (
+        [said("\n"), said("  \n "), said(" "), said(" if x:\n", "stop")], {"text": "   if x:\n"}),
+    "nothing but blanks before a call": (
+        [said("\n  "), said(" "), calls(LOOK), BEGUN], {"calls": LOOKED}),
     "chunks without a delta #50": (
         [{"choices": []}, {"choices": None}, chunk(None), {}, STOP], {"text": "x"}),
     "signs of life": (
@@ -342,23 +348,21 @@ CHOICES: dict[str, tuple[list[list[JSON]], str]] = {
     "the other one goes on": ([[index(0, "A", "stop")], [index(1, "x")]], "A"),
 }  # fmt: skip
 # word on the wire: finish reason of an answer that has a text.
-FINISH = {
-    **dict.fromkeys(
-        ("stop", "eos", "tool_calls", "end_turn", "eos_token", "end", "done", "complete", "COMPLETE",
-         "completed", "Finished", "endTurn", "stop-sequence", "stop_sequence", "function_call",
-         "FINISH_REASON_STOP", "tool-calls", "word", "load"), "stop"),
-    **dict.fromkeys(
-        ("length", "model_length", "MAX_TOKENS", "max_output_tokens", "maxTokens", "token_limit",
-         "max_new_tokens", "context_window_exceeded", "max_length", "limit", "truncated",
-         "max-completion-tokens"), "length"),
-    **dict.fromkeys(
-        ("content_filter", "SAFETY", "refusal", "sensitive", "content-filter", "contentFilter",
-         "RECITATION", "PROHIBITED_CONTENT", "guardrail_intervened", "content_filtered",
-         "moderation", "blocked", "blocked_by_policy", "ERROR_TOXIC", "safety_violation",
-         "output_guardrails", "FINISH_REASON_SAFETY"), "content_filter"),
-    **dict.fromkeys(
-        ("insufficient_system_resource", "network_error", "abort", "ERROR", "cancelled", "timeout",
-         "rate_limit_exceeded", "malformed_tool_use"), "error"),
+FINISH: dict[str, str] = {
+    word: reason
+    for reason, listed in {
+        "stop": "stop eos tool_calls end_turn eos_token end done complete COMPLETE completed"
+        " stop-sequence stop_sequence function_call FINISH_REASON_STOP tool-calls word load"
+        " Finished endTurn",
+        "length": "length model_length MAX_TOKENS max_output_tokens maxTokens token_limit limit"
+        " max_new_tokens context_window_exceeded max_length truncated max-completion-tokens",
+        "content_filter": "content_filter SAFETY refusal sensitive content-filter contentFilter"
+        " RECITATION PROHIBITED_CONTENT guardrail_intervened content_filtered moderation blocked"
+        " blocked_by_policy ERROR_TOXIC safety_violation output_guardrails FINISH_REASON_SAFETY",
+        "error": "insufficient_system_resource network_error abort ERROR cancelled timeout"
+        " rate_limit_exceeded malformed_tool_use",
+    }.items()
+    for word in listed.split()
 }
 UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "<b>\nx")
 
@@ -489,7 +493,7 @@ PIECES: dict[str, tuple[Sequence[str], list[JSON], Sequence[str]]] = {
 def names() -> Iterator[AnswerCase]:
     for id, (tools, deltas, found) in PIECES.items():
         request = ask(tools=[ToolSpec(name=name) for name in tools])
-        expect = [(name, {}) for name in found]
+        expect: Calls = [(name, {}) for name in found]
         yield streamed(f"name: {id}", *map(calls, deltas), BEGUN, request=request, calls=expect)
 
 
@@ -521,10 +525,14 @@ SHAPES: dict[str, tuple[JSON, JSON]] = {
         ("parts of other kinds beside a text", [{"type": "text", "text": "x"},
                                                 {"type": "citation", "text": "y"}], {"text": "x"}),
     )},
-    **{f"Azure: {id}": ({"finish_reason": "content_filter", **more}, {"finish": "content_filter"})
-       for id, more in (("filtered, without a message", {"content_filter_results": {"hate": {}}}),
-                        ("filtered, the message is null", {"message": None}),
-                        ("filtered, an empty message", {"message": {"content": None}}))},
+    "Azure: filtered, without a message": (
+        {"finish_reason": "content_filter", "content_filter_results": {"hate": {}}},
+        {"finish": "content_filter"}),
+    "Azure: filtered, the message is null": (
+        {"finish_reason": "content_filter", "message": None}, {"finish": "content_filter"}),
+    "Azure: filtered, an empty message": (
+        {"finish_reason": "content_filter", "message": {"content": None}},
+        {"finish": "content_filter"}),
     "Z.AI: sensitive, without a message": (
         {"finish_reason": "sensitive"}, {"finish": "content_filter"}),
     "cut before the message": ({"finish_reason": "length"}, {"finish": "length"}),
@@ -535,11 +543,12 @@ SHAPES: dict[str, tuple[JSON, JSON]] = {
     )},
 }  # fmt: skip
 UNUSED: JSON = {"content": "", "role": "assistant"}
+CALL_BEFORE = ToolCall(id="c1", name="b", arguments={}, arguments_raw="{}")
 AFTER_RESULTS = ask(
     tools=TOOLS,
     messages=(
         Message.of("user", "hi"),
-        Message(role="assistant", tool_calls=(ToolCall(id="c1", name="b", arguments={}, arguments_raw="{}"),)),
+        Message(role="assistant", tool_calls=(CALL_BEFORE,)),
         Message(role="tool", tool_call_id="c1", name="b", content=(TextPart(text="1"),)),
     ),
 )
@@ -621,11 +630,14 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<thought>hm</thought>Yes.": ("hm", "Yes."),
     "<think>a <think> </thin b < / c</think>Yes.": ("a <think> </thin b < / c", "Yes."),
     "<think>hm</think>": ("hm", ""),
+    "  <think>hm</think>   Yes.": ("hm", "Yes."),
+    "<think>hm</think>\n\n    if x:": ("hm", "    if x:"),
     "<think>hm</think>Use `<think>x</think>` so.": ("hm", "Use `<think>x</think>` so."),
 }
 PLAIN = (
     *("<", "<th", "<thin air>", "<thinker>a</thinker>", "`<think>` is a tag"),
     *("```xml\n<think>x</think>\n```", "The tag <think>x</think> is for reasoning."),
+    *("    if x:", "  <thin air>", "    <b>"),
     *("<b><think>x</think></b>", "</think> closes it"),
 )
 

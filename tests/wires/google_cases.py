@@ -240,14 +240,15 @@ def hops() -> Iterator[AnswerCase]:
         yield twice(id, failed, sse(failed), error=BAD, words="Malformed: b(")
     late = sse(chunk(SECOND), {"candidates": [MALFORMED]})
     yield AnswerCase("MALFORMED behind a call runs nothing", stream=late, then=FINE, error=BAD)
-    unknown, nameless = call("search", args={"q": 1}), {"functionCall": {}}
+    unknown, nameless = call("search", args={"q": 1}), call("")
+    del nameless["functionCall"]["name"]
     for word in ("UNEXPECTED_TOOL_CALL", "MALFORMED_FUNCTION_CALL", "TOO_MANY_TOOL_CALLS"):
         id, found = f"{word} of a tool that was not declared", [("search", {"q": 1})]
         yield both(id, unknown, end=word, calls=found)
         yield both(f"{id}, without tools", unknown, end=word, calls=found, request=ask())
         yield both(f"{id}, beside one that was", text("x"), SECOND, unknown, end=word, text="x",
                    calls=[*ONE, *found])  # fmt: skip
-    for word, parts in (("UNEXPECTED_TOOL_CALL", [nameless]), ("UNEXPECTED_TOOL_CALL", [{}]),
+    for word, parts in (("UNEXPECTED_TOOL_CALL", [nameless]), ("UNEXPECTED_TOOL_CALL", [text("")]),
                         ("MALFORMED_FUNCTION_CALL", [nameless])):  # fmt: skip
         broken = chunk(*parts, end=word)
         body = json.dumps(broken).encode()

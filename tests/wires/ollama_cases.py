@@ -135,9 +135,9 @@ def answers() -> Iterator[AnswerCase]:
         yield streamed(id, *lines, {**last(), **given.pop("end", {})}, **given)
     for id, (message, expect) in MESSAGES.items():
         yield both(id, message, **expect)
-    yield streamed("text of the older endpoint", {**HEAD, "response": "a", "done": False},
-                   {**HEAD, "response": "b", "done": False}, {**last(), "response": "", "message": None},
-                   text="ab")  # fmt: skip
+    lines = [{**HEAD, "response": it, "done": False} for it in ("a", "b")]
+    end = {**last(), "response": "", "message": None}
+    yield streamed("text of the older endpoint", *lines, end, text="ab")
     old = {**last(), "message": None, "response": "x", "thinking": "hm"}
     id = "text and reasoning of the older endpoint, whole"
     yield AnswerCase(id, body=json.dumps(old).encode(), text="x", reasoning="hm")

@@ -142,8 +142,9 @@ BOTH: dict[str, tuple[list[JSON], JSON]] = {
         [said("Half")], {"text": "Half", "finish": finish,
           "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
        for reason, finish in (
-           ("content_filter", "content_filter"), ("steered", "length"), ("sensitive", "content_filter"),
-           ("guardrail", "content_filter"), ("max_output_tokens", "length"))},
+           ("content_filter", "content_filter"), ("guardrail", "content_filter"),
+           ("sensitive", "content_filter"), ("steered", "length"),
+           ("max_output_tokens", "length"))},
     "parts of type text": ([said(content=[{"type": "text", "text": "x"}])], {"text": "x"}),
     "an item of a later version beside a text": (
         [{"type": "hologram", "id": "h_1"}, said("x")], {"text": "x"}),
@@ -188,6 +189,10 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
          event(ARGUMENTS, item_id="fc_1", delta="null"),
          event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
         {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
+    "the whole arguments are others than their pieces": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(ARGUMENTS, output_index=0, delta='{"n":1'),
+         event(DONE, output_index=0, item=call('{"n":2}')), last()], {"calls": [("b", {"n": 2})]}),
     "the whole call is announced": (
         [event(BEGUN, output_index=0, item=call('{"n":1}')),
          event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),

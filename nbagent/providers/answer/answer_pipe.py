@@ -21,7 +21,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ClientNotice, FinishReason, ResponseMeta, Usage
 from nbagent.providers.answer.content_parts import MAX_UNREAD_NAMES, nothing_readable
 from nbagent.providers.answer.finish_words import PAUSES
-from nbagent.providers.answer.think_tags import ThinkTags
+from nbagent.providers.answer.think_tags import ThinkTags, last_indentation
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
 from nbagent.providers.answer.wire_deltas import (
@@ -91,6 +91,10 @@ class AnswerPipe:
         """Set all that a restart of the answer voids."""
         self._text_joiner, self._reasoning_joiner = SurrogateJoiner(), SurrogateJoiner()
         self._tags = ThinkTags(over=not self._think_tags)
+        self._blank = ""
+        """Spaces before the text, which has not begun."""
+        self._starts_line = True
+        """The text begins a line."""
         self._calls = ToolCallAssembler(self._names)
         self._late_calls = False
         """Calls came after the finish reason."""
@@ -167,9 +171,11 @@ class AnswerPipe:
 
     def add(self, delta: WireDelta) -> None:
         """Add what a parser yields. Raises the error of an error object."""
+        # First, and without a `match`: once per token.
+        if isinstance(delta, TextPiece):
+            self._add_text(delta.text)
+            return
         match delta:
-            case TextPiece(text):
-                self._add_text(text)
             case ReasoningPiece(text):
                 self.answered = True
                 self._append_reasoning(self._reasoning_joiner.feed(text))
@@ -265,6 +271,7 @@ class AnswerPipe:
         if not self._tags.done:
             thought, piece = self._tags.feed(piece)
             self._append_reasoning(thought)
+            self._starts_line = not self._tags.closed
         self._append_text(piece)
 
     def _add_call(self, part: CallPart) -> None:
@@ -327,8 +334,7 @@ class AnswerPipe:
 
     def _append_text(self, text: str) -> None:
         if not self._has_text:
-            # Hosts of Qwen, Kimi and gpt-oss send newlines before a call; they are no text.
-            text = text.lstrip()
+            text = self._begun_text(text)
         if not text:
             return
         self._count(text)
@@ -339,6 +345,19 @@ class AnswerPipe:
             last.text += text
         else:
             self._ready.append(TextPiece(text))
+
+    def _begun_text(self, text: str) -> str:
+        """Return the beginning of the text without blank lines before it, once it has come.
+
+        Hosts of Qwen, Kimi and gpt-oss send newlines before a call; they are no text. The first
+        line's indentation is, but not spaces on the line of a closing tag.
+        """
+        text = self._blank + text
+        stripped = text.lstrip()
+        blank = text[: len(text) - len(stripped)]
+        self._starts_line |= "\n" in blank
+        self._blank = last_indentation(blank)
+        return self._blank + stripped if stripped and self._starts_line else stripped
 
     def _append_reasoning(self, text: str) -> None:
         if text:

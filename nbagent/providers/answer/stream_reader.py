@@ -5,13 +5,13 @@ Decides when an answer is complete; the parser knows what the frames mean.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.answer_pipe import AnswerPipe
-from nbagent.providers.answer.wire_deltas import LastEvent, WireDelta
+from nbagent.providers.answer.wire_deltas import LastEvent
 from nbagent.providers.transport.sse import Splitter, Sse, bad_response, load_wire, preview
 from nbagent.providers.wires.base import Parser
 
@@ -110,17 +110,13 @@ class AnswerReader:
                 raise
             self._read_frames(self._splitter.feed(body))
             return
-        self._parse(self._parser.read_whole(value))
+        self._saw_frame = True
+        for delta in self._parser.read_whole(value):
+            self._pipe.add(delta)
         self._pipe.add(LastEvent())
 
-    def _parse(self, deltas: Iterable[WireDelta]) -> None:
-        self._saw_frame = True
-        add = self._pipe.add
-        for delta in deltas:
-            add(delta)
-
     def _read_frames(self, frames: list[tuple[bytes, bytes]]) -> None:
-        pipe, parser = self._pipe, self._parser
+        pipe, parser, add = self._pipe, self._parser, self._pipe.add
         done = False
         for name, data in frames:
             if pipe.ended and not done:
@@ -140,4 +136,6 @@ class AnswerReader:
                 payload = {"usage": (json_object(payload) or {}).get("usage")}
             elif name == b"error" and "error" not in (json_object(payload) or {}):
                 payload = {"error": payload or "an error event without a text"}
-            self._parse(parser.read_event(name, payload))
+            self._saw_frame = True
+            for delta in parser.read_event(name, payload):
+                add(delta)

@@ -251,8 +251,8 @@ def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _has_message(choice: dict[str, Any]) -> bool:
-    held = _message(choice) or json_object(choice.get("delta"))
-    return bool(held) or isinstance(choice.get("text"), str)
+    message = _message(choice) or json_object(choice.get("delta"))
+    return bool(message) or isinstance(choice.get("text"), str)
 
 
 def _needs_no_message(choice: dict[str, Any]) -> bool:

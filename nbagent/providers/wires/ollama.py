@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.deltas import ReasoningPiece, TextPiece
+from nbagent.contracts.deltas import ReasoningPiece
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
