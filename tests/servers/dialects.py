@@ -221,7 +221,8 @@ class Anthropic(Dialect):
     def block(self, place: int, block: JSON) -> Iterator[JSON]:
         """A whole block as its events; an input may be a text that is no JSON."""
         fields = {"text": ("text",), "thinking": ("thinking", "signature")}.get(block["type"], ())
-        written = [(field, field, block.get(field, "")) for field in fields]
+        fields = tuple(field for field in fields if field in block)
+        written = [(field, field, block[field]) for field in fields]
         begun = {**block, **dict.fromkeys(fields, "")}
         if "input" in block:
             given, begun["input"] = block["input"], {}

@@ -110,7 +110,7 @@ def thorough() -> Iterator[AnswerCase]:
     chunks: list[Any] = [
         b": keep-alive\n\nevent: ping\ndata: ping\n\n",
         chunk({"role": "assistant", "content": ""}, model="m1"),
-        chunk({"reasoning_content": "Hm"}),
+        chunk({"reasoning_content": "Hm", "reasoning_details": [detail]}),
         b"data: " + json.dumps(said(GREETING), ensure_ascii=False).encode() + b"\n\n",
         chunk(extra),
         calls(call("", name="fs__look", index=0, id="c1", extra_content={"x": 1})),

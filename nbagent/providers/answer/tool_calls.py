@@ -66,9 +66,9 @@ class _Draft:
     def is_complete(self) -> bool:
         """True if its arguments are a whole object, or the null that some servers begin with."""
         self.parse_attempts += 1
-        raw = self.raw().strip()
-        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not raw:
+        if self.parse_attempts > _MAX_PARSE_ATTEMPTS:
             return False
+        raw = self.raw().strip()
         return raw == "null" or (raw.endswith("}") and parse_arguments(raw) is not None)
 
 
@@ -137,7 +137,7 @@ class ToolCallAssembler:
         the whole name counts; a name that is repeated is no piece.
         """
         names, joined = self._names, draft.name + name
-        if draft.raw():  # The name comes before the arguments.
+        if any(draft.pieces):  # The name comes before the arguments.
             return ""
         if names.is_offered(draft.name) and (draft.name == name or names.is_offered(name)):
             return joined if name != draft.name and names.is_offered(joined) else ""
