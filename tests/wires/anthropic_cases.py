@@ -13,6 +13,7 @@ from typing import Any
 
 from servers.dialects import ANTHROPIC
 from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, result, user
+from wires.chat_cases import AFTER_RESULTS
 from wires.harness import (
     ABSENT,
     JSON,
@@ -294,7 +295,10 @@ def contents() -> Iterator[AnswerCase]:
     yield both("paid: nothing is asked once more", **paid, text="fine", asked=2)
     yield both("paid: redacted thinking alone", REDACTED, **paid, error=BAD,
                words="redacted_thinking, 9 tokens")  # fmt: skip
-    yield both("silent: no block and no counts", used={"output_tokens": 0})
+    yield both("silent: no block and no counts", **{**paid, "used": {"output_tokens": 0}},
+               text="fine", asked=2)  # fmt: skip
+    silent = ask(tools=TOOLS, messages=AFTER_RESULTS.messages)
+    yield both("silent after results: a few tokens", used={"output_tokens": 3}, request=silent)
 
 
 def errors() -> Iterator[AnswerCase]:

@@ -609,6 +609,7 @@ def nothing_readable() -> Iterator[AnswerCase]:
                reasoning="hm")  # fmt: skip
     yield both("paid: cut within hidden reasoning", UNUSED, "length", **spent(9), finish="length")
     yield both("silent: no tokens", UNUSED, **spent(0))
+    yield both("silent: no text, not even an empty one", {"role": "x"}, **paid)
 
 
 def usages() -> Iterator[AnswerCase]:

@@ -140,6 +140,7 @@ BOTH: dict[str, tuple[list[JSON], JSON]] = {
         [thought("Hm", **INCOMPLETE), call()], {"reasoning": "Hm", "calls": BARE}),
     **{f"cut by {reason}": (
         [said("Half")], {"text": "Half", "finish": finish,
+          "notes": ["'steered'"] if reason == "steered" else (),
           "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
        for reason, finish in (
            ("content_filter", "content_filter"), ("guardrail", "content_filter"),

@@ -20,7 +20,7 @@ from nbagent.contracts.deltas import (
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ClientNotice, FinishReason, ResponseMeta, Usage
 from nbagent.providers.answer.content_parts import MAX_UNREAD_NAMES, nothing_readable
-from nbagent.providers.answer.finish_words import PAUSES
+from nbagent.providers.answer.finish_words import PAUSES, finish_reason
 from nbagent.providers.answer.think_tags import ThinkTags, last_indentation
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
@@ -107,6 +107,8 @@ class AnswerPipe:
         self.answered = False
         """Any part of an answer has come, even an empty one."""
         self.no_host_answered = self._refused = False
+        self._has_text_field = False
+        """The server sent a text, perhaps an empty one."""
         self._unread: dict[str, None] = {}
         """Names of fields that hold something, in a form that no wire reads."""
 
@@ -133,11 +135,13 @@ class AnswerPipe:
         if is_read or self._reason != "stop" or self._finish_word in PAUSES:
             return None
         usage = self._usage or Usage()
-        tokens = usage.completion_tokens
-        if self._may_be_silent and tokens - usage.reasoning_tokens <= _MAX_SILENT_TOKENS:
-            tokens = 0
-        if not tokens and (usage.completion_tokens or not self._unread):
-            return None  # Nothing was said, and nothing else came.
+        tokens, is_silent = usage.completion_tokens, self._has_text_field
+        if self._may_be_silent:
+            is_silent = tokens - usage.reasoning_tokens <= _MAX_SILENT_TOKENS
+        elif tokens:
+            is_silent = False
+        if is_silent and (tokens or not self._unread):
+            return None
         return nothing_readable(list(self._unread), tokens)
 
     @property
@@ -227,7 +231,8 @@ class AnswerPipe:
     def close(self) -> None:
         """Release the text that was held back; the answer is complete."""
         self._append_reasoning(self._reasoning_joiner.flush())
-        self._add_text(self._text_joiner.flush())
+        if half := self._text_joiner.flush():
+            self._add_text(half)
         unclosed = self._tags.unclosed
         if unclosed and not self._has_text and self._reason == "stop":
             # The tag was never closed and no text followed: the answer itself begins with this tag.
@@ -256,7 +261,7 @@ class AnswerPipe:
     def _finish_notices(self) -> Iterator[ClientNotice]:
         """Yield what a person should know of the finish word."""
         word = safe_line(self._finish_word, 80)
-        if self._finish is None and word:
+        if word and finish_reason(self._finish_word) is None:
             text = f"The server ended its answer with {word!r}, which is no known reason."
             yield ClientNotice("note", text)
         elif self._finish_word in PAUSES:
@@ -266,7 +271,7 @@ class AnswerPipe:
     # The stages.
 
     def _add_text(self, piece: str) -> None:
-        self.answered = True
+        self.answered = self._has_text_field = True
         piece = self._text_joiner.feed(piece)
         if not self._tags.done:
             thought, piece = self._tags.feed(piece)

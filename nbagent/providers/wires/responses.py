@@ -211,8 +211,9 @@ class ResponsesParser(Parser):
             yield Facts(raw={"items": items})
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
-            reason = finish_reason(text_or_empty(details.get("reason")))
-            yield Finish("content_filter" if reason == "content_filter" else "length")
+            word = text_or_empty(details.get("reason"))
+            is_filtered = finish_reason(word) == "content_filter"
+            yield Finish("content_filter" if is_filtered else "length", word)
         else:
             yield Finish("tool_calls" if self._progress.has_calls else "stop")
         yield LastEvent()
