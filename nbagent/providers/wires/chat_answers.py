@@ -124,6 +124,8 @@ class ChatParser(Parser):
         """Read a whole answer: a chunk with a message; it is complete without a finish reason."""
         answer = body if body.__class__ is dict else frame_object(body)
         choice = self._select_choice(objects_in(answer.get("choices"))) or {}
+        if not (choice or answer.get("error") or any(name in answer for name in _PROMPT_FILTERS)):
+            raise _without_message(answer, choice)
         yield from self.read_event(b"", answer)
         if not _has_message(choice):
             if not (self._progress.finished and _needs_no_message(choice)):
