@@ -18,6 +18,9 @@ from nbagent.contracts.deltas import (
 from nbagent.contracts.messages import ImagePart, Message, Part, TextPart, ToolCall, parse_arguments
 from nbagent.contracts.model import CallDelta, ChatResponse, ClientNotice
 
+_MAX_PIECES = 4_096
+"""Pieces of a call's arguments that are kept apart."""
+
 
 @dataclass(slots=True)
 class _Call:
@@ -28,6 +31,12 @@ class _Call:
     arguments: list[str] = field(default_factory=list[str])
     extra: dict[str, Any] | None = None
     is_repeat: bool = False
+
+    def add(self, piece: str) -> None:
+        """Add a piece of the arguments; many small texts would take 20 times their size."""
+        self.arguments.append(piece)
+        if len(self.arguments) > _MAX_PIECES:
+            self.arguments = ["".join(self.arguments)]
 
     def build(self) -> ToolCall:
         raw = "".join(self.arguments)
@@ -67,7 +76,7 @@ class Answer:
             case CallDelta(index, id, name, arguments):
                 call = self._calls.setdefault(index, _Call())
                 call.id, call.name = call.id or id or "", call.name or name or ""
-                call.arguments.append(arguments)
+                call.add(arguments)
             case CallEnd(index, id, extra, is_repeat):
                 call = self._calls.setdefault(index, _Call())
                 call.id, call.extra, call.is_repeat = id, extra, is_repeat

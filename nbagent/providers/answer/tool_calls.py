@@ -19,6 +19,8 @@ from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.tool_names import WireNames
 
 _MAX_CALLS = 512
+_MAX_PIECES = 4_096
+"""Pieces of arguments that are kept apart; small texts take 20 times their size."""
 _MAX_PARSE_ATTEMPTS = 64
 """Parse an unfinished call at most this often; unlimited parsing would be quadratic."""
 
@@ -176,6 +178,8 @@ class ToolCallAssembler:
             return []
         arguments = draft.joiner.feed(arguments)
         draft.pieces.append(arguments)
+        if len(draft.pieces) > _MAX_PIECES:
+            draft.pieces[:] = [draft.raw()]
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)

@@ -182,9 +182,15 @@ class AnthropicParser(Parser):
             piece = piece or ""  # Null if the summary failed; it goes back as it came.
         if not isinstance(piece, str):
             raise bad_response(f"a piece of {field} is no text")
-        self._pieces.setdefault((index, field), []).append(piece)
-        if field == "input_json" and self._blocks.get(index, {}).get("type") == "tool_use":
+        kind = self._blocks.get(index, {}).get("type")
+        if field == "input_json" and kind in (None, "text", "thinking"):
+            return  # Input of no call: keeping it would only take memory.
+        if field == "input_json" and kind == "tool_use":
+            if piece:  # It is enough to know that some came: the call itself has them.
+                self._pieces[index, field] = [piece]
             yield CallPart(index, arguments=piece)
+            return
+        self._pieces.setdefault((index, field), []).append(piece)
         yield from self._shown_piece(field, piece)
 
     def _shown_piece(self, field: str, piece: Any) -> Iterator[WireDelta]:
