@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from servers.dialects import ANTHROPIC
-from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, result, user
 from wires.chat_cases import AFTER_RESULTS
+from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, result, user
 from wires.harness import (
     ABSENT,
     JSON,
