@@ -169,6 +169,9 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
                    "cached_tokens": 6}}),
     "what follows the end is ignored": (
         [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
+    "a thousand beginnings": (
+        [event for n in range(1_000) for event in (head(), said(f"Draft {n}."))] + tail(),
+        {"text": "Draft 999."}),
     "data without the name of its event": (
         [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
     "a second start voids what came before": (

@@ -495,6 +495,12 @@ def names() -> Iterator[AnswerCase]:
         request = ask(tools=[ToolSpec(name=name) for name in tools])
         expect: Calls = [(name, {}) for name in found]
         yield streamed(f"name: {id}", *map(calls, deltas), BEGUN, request=request, calls=expect)
+    many = [
+        calls(call(text, name=name, index=n, id=f"c{n}"))
+        for n in range(300)
+        for text, name in (("", "fs_"), ("", "_look"), ("{}", None), ('{"at":"a"}', None))
+    ]
+    yield streamed("a thousand corrections", *many, BEGUN, calls=[*LOOKED] * 300)
 
 
 # id: the choice of a whole answer; what it comes to. The same choice is the chunk of a stream.
@@ -502,6 +508,10 @@ SHAPES: dict[str, tuple[JSON, JSON]] = {
     "text of the older API": ({"text": "x"}, {"text": "x"}),
     "text of the older API beside an empty message": (
         {"text": "x", "message": None}, {"text": "x"}),
+    **{f"a message with {name} instead of content": ({"message": {name: "x"}}, {"text": "x"})
+       for name in ("text", "output_text")},
+    "content beside a field of its text": (
+        {"message": {"content": "x", "output_text": "x"}}, {"text": "x"}),
     "text of the older API that is empty": ({"text": ""}, {}),
     "a message that is a text": ({"message": "x"}, {"text": "x"}),
     "an old function_call alone": (

@@ -47,10 +47,12 @@ _CHOICE_FIELDS = frozenset(
     {"index", "message", "delta", "finish_reason", "logprobs", "text", "error"}
 )
 """Fields that are read here, or come piece by piece."""
+_TEXT_FIELDS = ("text", "output_text")
+"""Fields that some servers write instead of `content`."""
 _MESSAGE_FIELDS = frozenset(
     {"role", "content", "refusal", "tool_calls", "function_call", "extra_content"}
     | {*REASONING_FIELDS, _REASONING_DETAILS, "annotations", "provider_specific_fields", "name"}
-    | {"id", "type", "text"}
+    | {"id", "type", *_TEXT_FIELDS}
 )
 """Fields of a message or a choice that are read here, or that hold no part of the answer."""
 _PROMPT_FILTERS = ("prompt_filter_results", "prompt_annotations")
@@ -113,7 +115,7 @@ class ChatParser(Parser):
                 yield from self._read_delta(delta, whole=False)
         else:
             yield from self._read_without_delta(choice)
-        if message := _message(choice):
+        if "message" in choice and (message := _message(choice)):
             yield from self._read_final_message(message)
         if choice.get("error"):
             yield ServerFault(stream_error(choice))
@@ -181,7 +183,10 @@ class ChatParser(Parser):
             raise bad_response("the delta is not an object")
         # Before the content: the last reasoning and the first text may share a delta.
         yield from self._read_reasoning(delta, whole=whole)
-        yield from read_content(delta.get("content"))
+        content = delta.get("content")
+        if content is None:
+            content = next((delta[name] for name in _TEXT_FIELDS if name in delta), None)
+        yield from read_content(content)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             yield Facts(refused=True)
             yield TextPiece(refusal)
@@ -193,7 +198,7 @@ class ChatParser(Parser):
             # Gemini's signature of an answer without calls.
             self._fields["extra_content"] = extra
             yield Facts(raw={"fields": self._fields})
-        if not self._progress.has_text and (unread := unread_names(delta, _MESSAGE_FIELDS)):
+        if unread := unread_names(delta, _MESSAGE_FIELDS):
             yield unread
 
     def _read_function_call(self, function: dict[str, Any]) -> Iterator[WireDelta]:

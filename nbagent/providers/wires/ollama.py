@@ -119,7 +119,7 @@ class OllamaParser(Parser):
                 yield ReasoningField("thinking")
             yield ReasoningPiece(thinking)
         yield from read_content(content)
-        if not self._progress.has_text and (unread := unread_names(message, _MESSAGE_FIELDS)):
+        if unread := unread_names(message, _MESSAGE_FIELDS):
             yield unread
         calls = objects_in(message.get("tool_calls"))
         if message.get("tool_calls") not in (None, calls):
