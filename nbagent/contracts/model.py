@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from nbagent.contracts.errors import ErrorInfo, unknown_argument
-from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
+from nbagent.contracts.messages import ImagePart, Message, PublicValue, ToolCall, Value
 from nbagent.contracts.secrets import SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -196,6 +196,8 @@ class ChatChunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     response: ChatResponse | None = None
+    image: ImagePart | None = None
+    """A whole image of the answer."""
 
 
 class ModelInfo(PublicValue):

@@ -21,6 +21,7 @@ from nbagent.contracts.events import (
     Waiting,
 )
 from nbagent.contracts.messages import (
+    ImagePart,
     Message,
     TextPart,
     ToolCall,
@@ -133,6 +134,7 @@ class ModelCall:
         self.notices: list[str] = []
         self._turn_id, self._emit = turn_id, events.emit
         self._text, self._reasoning = _StreamedText(), _StreamedText()
+        self._images: list[ImagePart] = []
         self._calls: dict[int, _StreamedCall] = {}
         self._closed = False
 
@@ -180,6 +182,9 @@ class ModelCall:
             call.id, call.name = call.id or delta.id, call.name or delta.name
             shown, name = call.feed(delta.arguments), delta.name and redact(delta.name)
             self._emit(ToolCallDelta(self._turn_id, delta.index, name, shown))
+        if chunk.image is not None:
+            self.times.note_output()
+            self._images.append(chunk.image)
         if chunk.notice is not None:
             self._on_notice(chunk.notice)
         if chunk.done and chunk.response is not None:
@@ -238,11 +243,11 @@ class ModelCall:
             for call in self._calls.values()
             if call.name
         ]
-        if self.response is not None or not (text or reasoning or calls):
+        if self.response is not None or not (text or reasoning or calls or self._images):
             return
         message = Message(
             role="assistant",
-            content=(TextPart(text=text),) if text else (),
+            content=(*((TextPart(text=text),) if text else ()), *self._images),
             tool_calls=tuple(calls),
             reasoning=reasoning or None,
         )

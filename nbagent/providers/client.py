@@ -32,8 +32,7 @@ from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
-    MAX_BODY_BYTES,
-    MAX_STREAM_BYTES,
+    MAX_ANSWER_BYTES,
     HttpClient,
 )
 from nbagent.providers.transport.sse import load_wire
@@ -392,9 +391,8 @@ class WireClient:
         state.request_id = response.request_id
         reader = AnswerReader(attempt.parser, builder, wire.framing())
         read_bytes = 0
-        limit = MAX_STREAM_BYTES if state.stream else MAX_BODY_BYTES
         try:
-            async with aclosing(response.pieces(limit)) as pieces:
+            async with aclosing(response.pieces(MAX_ANSWER_BYTES)) as pieces:
                 async for piece in pieces:
                     read_bytes += len(piece)
                     if read_bytes > _YIELD_BYTES:

@@ -9,8 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import Message, TextPart
-from nbagent.contracts.model import ChatChunk, ChatResponse, FinishReason, ResponseMeta, Usage
+from nbagent.contracts.messages import ImagePart, Message, Part, TextPart
+from nbagent.contracts.model import (
+    ChatChunk,
+    ChatResponse,
+    ClientNotice,
+    FinishReason,
+    ResponseMeta,
+    Usage,
+)
+from nbagent.providers.answer.images import MAX_IMAGES, SentFile, answer_image
 from nbagent.providers.answer.think_tags import ThinkTags
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
@@ -30,6 +38,8 @@ class ResponseBuilder:
     ) -> None:
         self._source = dict(source)
         self._text: list[str] = []
+        self._images: list[tuple[int, ImagePart]] = []
+        """Images, each with the number of pieces of text before it."""
         self._reasoning: list[str] = []
         self._text_joiner, self._reasoning_joiner = SurrogateJoiner(), SurrogateJoiner()
         self._tags = ThinkTags(over=not think_tags)
@@ -46,6 +56,7 @@ class ResponseBuilder:
         self._finish: FinishReason | None = None
         self._finish_word = ""
         self._chunks: list[ChatChunk] = []
+        self._notices: set[str] = set()
         self._chars = 0
         self.finished = False
         """A finish reason has come."""
@@ -77,6 +88,11 @@ class ResponseBuilder:
         return bool(self._text or self._tags.unclosed)
 
     @property
+    def has_images(self) -> bool:
+        """True if an image has come."""
+        return bool(self._images)
+
+    @property
     def has_reasoning(self) -> bool:
         """True if reasoning has come."""
         return bool(self._reasoning)
@@ -84,7 +100,9 @@ class ResponseBuilder:
     @property
     def lacks_announced_calls(self) -> bool:
         """True if the finish reason is tool calls, but neither calls nor text came."""
-        return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
+        return self._finish == "tool_calls" and not (
+            self.has_calls or self.has_text or self.has_images
+        )
 
     @property
     def was_cut_by_length(self) -> bool:
@@ -145,6 +163,29 @@ class ResponseBuilder:
             self._count(shown.arguments)
             self._chunks.append(ChatChunk(tool_call_delta=shown))
 
+    def add_image(self, sent: SentFile) -> int | None:
+        """Add an image of the answer, or a notice that it is left out.
+
+        Returns:
+            Its number in the message, from 0; None if it is left out.
+        """
+        self.answered = True
+        shown = answer_image(sent)
+        images = [image for _, image in self._images]
+        if isinstance(shown, ImagePart):
+            # Some gateways send an image twice: in a chunk, and in the message of the last one.
+            if shown in images:
+                return images.index(shown)
+            if len(images) < MAX_IMAGES:
+                self._images.append((len(self._text), shown))
+                self._chunks.append(ChatChunk(image=shown))
+                return len(images)
+            shown = f"The answer has more than {MAX_IMAGES} images; the others are left out."
+        if shown not in self._notices:
+            self._notices.add(shown)
+            self._chunks.append(ChatChunk(notice=ClientNotice("note", shown)))
+        return None
+
     def begin_continuation(self) -> None:
         """Prepare for the next part of the answer, from another request."""
         self._earlier_usage = self._usage
@@ -198,12 +239,11 @@ class ResponseBuilder:
     def build(self, meta: ResponseMeta) -> ChatResponse:
         """Build the response."""
         calls = self._calls.build()
-        text = "".join(self._text)
         if self._finish is None and self._finish_word:
             self.keep_raw(finish_reason=self._finish_word[:200])
         message = Message(
             role="assistant",
-            content=(TextPart(text=text),) if text else (),
+            content=self._content(),
             tool_calls=calls,
             reasoning="".join(self._reasoning) or None,
             raw=fix_surrogates({**self._source, **self.raw_fields})
@@ -218,13 +258,25 @@ class ResponseBuilder:
             meta=meta.model_copy(update={"vendor": self.vendor.build()}),
         )
 
+    def _content(self) -> tuple[Part, ...]:
+        """Texts and images in the order in which they came."""
+        parts: list[Part] = []
+        begin = 0
+        for end, image in (*self._images, (len(self._text), None)):
+            if text := "".join(self._text[begin:end]):
+                parts.append(TextPart(text=text))
+            if image is not None:
+                parts.append(image)
+            begin = end
+        return tuple(parts)
+
     @property
     def _reason(self) -> FinishReason:
         """Finish reason; corrects servers that say "stop" although calls came."""
         if self.refused:
             return "content_filter"
         # An unknown finish word after an empty answer is an error.
-        usable = self.has_text or self.has_calls or not self.finished
+        usable = self.has_text or self.has_calls or self.has_images or not self.finished
         reason = self._finish or ("stop" if usable else "error")
         if reason in ("stop", "tool_calls"):
             return "tool_calls" if self.has_calls else "stop"

@@ -17,6 +17,7 @@ from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
 from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
@@ -41,6 +42,7 @@ from nbagent.providers.wires.base import (
     without_none,
 )
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_object,
     attachments,
     group_results,
@@ -128,8 +130,12 @@ class AnthropicParser(Parser):
         self._update_usage(message.get("usage"))
 
     def _start_block(self, index: int, block: dict[str, Any]) -> None:
-        self._blocks[index] = dict(block)
         kind = block.get("type")
+        if kind == "image" and (sent := find_file(block)) is not None:
+            # Anthropic sends none; compatible servers do. No request of theirs accepts one back.
+            self._builder.add_image(sent)
+            return
+        self._blocks[index] = dict(block)
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
             self._builder.add_call(index, id=call_id, name=name)
@@ -353,7 +359,8 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
         }
         for call in message.tool_calls
     ]
-    text = [{"type": "text", "text": message.text}] if message.text.strip() else []
+    content = answer_text(message)
+    text = [{"type": "text", "text": content}] if content.strip() else []
     answer_blocks = objects_in(context.raw_from_model(message).get("blocks")) or [*text, *calls]
     # Blocks as they came, in order: the server checks the signatures. Thinking without a signature
     # comes from a cut stream and is never valid.

@@ -12,6 +12,7 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
     add_call,
@@ -140,6 +141,12 @@ class ChatParser(Parser):
                 builder.add_reasoning("".join(text for text in thoughts if isinstance(text, str)))
             elif part.get("type", "text") == "text" and isinstance(part.get("text"), str):
                 builder.add_text(part["text"])
+            elif (sent := find_file(part)) is not None:
+                builder.add_image(sent)
+        # OpenRouter and LiteLLM send images beside the text.
+        for part in objects_in(delta.get("images")):
+            if (sent := find_file(part)) is not None:
+                builder.add_image(sent)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             builder.refused = True
             builder.add_text(refusal)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.answer.images import SentFile
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
 from nbagent.providers.transport.sse import Ndjson, bad_response
@@ -26,7 +27,12 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
-from nbagent.providers.wires.encoding import arguments_object, text_or_part, unsupported_file
+from nbagent.providers.wires.encoding import (
+    answer_text,
+    arguments_object,
+    text_or_part,
+    unsupported_file,
+)
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
@@ -92,6 +98,10 @@ class OllamaParser(Parser):
             raise bad_response("the content is no text")
         if content:
             builder.add_text(content)
+        images: Any = message.get("images")
+        for data in cast("list[Any]", images) if isinstance(images, list) else []:
+            if isinstance(data, str) and data:
+                builder.add_image(SentFile("", data))
         calls = objects_in(message.get("tool_calls"))
         if message.get("tool_calls") not in (None, calls):
             raise bad_response("`tool_calls` is not a list of calls")
@@ -191,9 +201,10 @@ def _tagged(model: str) -> str:
 
 
 def _assistant_message(message: Message, context: EncodingContext) -> list[Any]:
-    if not message.text and not message.tool_calls:
+    text = answer_text(message)
+    if not text and not message.tool_calls:
         return []
-    wire: dict[str, Any] = {"role": "assistant", "content": message.text}
+    wire: dict[str, Any] = {"role": "assistant", "content": text}
     if message.reasoning and context.has_tools and context.raw_from_model(message):
         wire["thinking"] = message.reasoning
     if message.tool_calls:

@@ -13,6 +13,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.http_errors import stream_error
@@ -26,10 +27,13 @@ from nbagent.providers.wires.base import (
     without_none,
 )
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_text,
     attachments,
     data_url,
+    is_audio,
     text_or_part,
+    unsupported_file,
     wire_id,
 )
 from nbagent.providers.wires.tool_names import WireNames
@@ -151,11 +155,23 @@ class ResponsesParser(Parser):
                     self._add_piece(
                         "text", position, "".join(text for text in texts if isinstance(text, str))
                     )
+            case "image_generation_call":
+                self._read_image(position, item)
             case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
                     self._add_piece("reasoning", position, text_or_empty(part.get("text")), number)
             case _:
                 pass
+
+    def _read_image(self, position: int, item: dict[str, Any]) -> None:
+        """Add a generated image; the item that goes back has its number, not its data."""
+        self._items[position] = {
+            name: item[name] for name in ("type", "id", "status") if name in item
+        }
+        sent = find_file(item)
+        number = None if sent is None else self._builder.add_image(sent)
+        if number is not None:
+            self._items[position][_IMAGE_NUMBER] = number
 
     def _finish_response(self, response: dict[str, Any], status: str) -> None:
         """Read the last event: missing items, usage, and the finish reason."""
@@ -176,7 +192,8 @@ class ResponsesParser(Parser):
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
         if any(item.get("status") == "incomplete" for item in of_answer):
             status = "incomplete"  # An item was cut, so the answer was.
-        if any(item.get("encrypted_content") or item.get("phase") for item in items):
+        needed = ("encrypted_content", "phase", _IMAGE_NUMBER)
+        if any(item.get(name) not in (None, "") for item in items for name in needed):
             builder.keep_raw(items=items)
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
@@ -191,6 +208,8 @@ class ResponsesParser(Parser):
         self._builder.end()
 
 
+_IMAGE_NUMBER = "image_number"
+"""In the items that `raw` keeps: the image's number in the message, in place of its data."""
 _REQUEST_ONLY_KINDS = ("_output", "item_reference")
 """Endings of item types that occur only in requests."""
 
@@ -284,8 +303,9 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     if not answer_items or [item.get("type") for item in answer_items].count(
         "function_call"
     ) != len(calls):
-        text = {"type": "message", "role": "assistant", "content": message.text}
-        return [text, *calls] if message.text else calls
+        content = answer_text(message)
+        text = {"type": "message", "role": "assistant", "content": content}
+        return [text, *calls] if content else calls
     # Items as they came, in order. Without `store` the server knows no reasoning item by its id
     # ("Item rs_… not found"): one without encrypted content is dropped.
     items: list[dict[str, Any]] = []
@@ -293,6 +313,8 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     for item in answer_items:
         if item.get("type") == "function_call":
             items.append({**item, **next(left)})  # Results refer to `call_id`.
+        elif item.get("type") == "image_generation_call":
+            items += _image_item(item, message)
         elif (
             item.get("encrypted_content")
             if item.get("type") == "reasoning"
@@ -304,10 +326,21 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     return items
 
 
+def _image_item(item: dict[str, Any], message: Message) -> list[dict[str, Any]]:
+    """Return the item of a generated image with its data; the server has not stored it."""
+    number, images = item.get(_IMAGE_NUMBER), message.images
+    if not isinstance(number, int) or not 0 <= number < len(images) or not images[number].data:
+        return []
+    plain = {name: value for name, value in item.items() if name != _IMAGE_NUMBER}
+    return [{**plain, "status": "completed", "result": images[number].data}]
+
+
 def _content_part(part: Part) -> dict[str, Any]:
     shown = text_or_part(part)
     if isinstance(shown, str):
         return {"type": "input_text", "text": shown}
     if isinstance(shown, ImagePart):
         return {"type": "input_image", "image_url": data_url(shown), "detail": "auto"}
+    if is_audio(shown):
+        raise unsupported_file(shown, "The Responses API")
     return {"type": "input_file", "filename": shown.name, "file_data": data_url(shown)}
