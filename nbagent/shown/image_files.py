@@ -9,7 +9,7 @@ from __future__ import annotations
 from nbagent.contracts.messages import ImagePart
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-MAX_IMAGE_BYTES = 20_000_000
+MAX_IMAGE_BYTES = 15_000_000
 """Largest image of a message, in either direction: providers accept requests of about this size,
 and no model makes larger images."""
 _FOREIGN_STARTS = (b"<", b"%PDF", b"MZ", b"\x7fELF", b"PK\x03\x04", b"#!", b"\xef\xbb\xbf<")

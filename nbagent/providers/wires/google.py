@@ -391,7 +391,7 @@ def _rebuilt_parts(message: Message, context: EncodingContext) -> list[dict[str,
 
     Images of other servers are named: Gemini reads an image here as one that it made itself.
     """
-    if not context.raw_from_server(message):
+    if not context.raw_from_server(message).get("parts"):
         text = answer_text(message)
         return [{"text": text}] if text else []
     parts = [_content_part(part) for part in message.content]
