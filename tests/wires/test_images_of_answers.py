@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from image_files import in_base64, png
 from servers.dialects import ANTHROPIC, CHAT, GOOGLE, OLLAMA, RESPONSES, completion, delta
 from servers.player import Play
 from wires import anthropic_cases, chat_cases, google_cases, ollama_cases, responses_cases
@@ -21,25 +20,6 @@ from wires.sdk_types import OFFICIAL
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart
 from nbagent.contracts.model import ChatResponse
-
-
-def png(width: int = 4, height: int = 3) -> bytes:
-    """A whole PNG file."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return (
-            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-        )
-
-    rows = b"".join(b"\0" + b"\x10\x80\xf0" * width for _ in range(height))
-    head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
-    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + body
-
-
-def in_base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
 
 PNG = in_base64(png())
 JPEG = in_base64(b"\xff\xd8\xff\xc0\x00\x11\x08\x00\x03\x00\x04" + b"\0" * 20 + b"\xff\xd9")
