@@ -63,9 +63,9 @@ def test_a_run_has_the_images_of_its_answers_and_so_has_the_run_that_is_opened_a
     assert [part.content for part in run.images] == [png(), SQUARE]
     assert [part.alt for part in run.turns[1].images] == [LABEL]
     assert nbagent.open_run(run.id).images == run.images
-    frame = nbagent.messages()
+    frame: Any = nbagent.messages()
     assert [*frame.loc[frame["role"] == "assistant", "has_image"]] == [True, True]
-    assert not any(frame.loc[frame["role"] != "assistant", "has_image"])
+    assert not frame.loc[frame["role"] != "assistant", "has_image"].any()
 
 
 def test_an_image_alone_is_an_answer() -> None:
