@@ -119,6 +119,8 @@ def figures_of(run: RunRecord) -> dict[int, ImagePart]:
 
 def answer_image_node(image: ImagePart) -> Node:
     """Draw an image of the model's answer; only a line if it must not be drawn."""
+    if image.data and not _image_size(image, _ANSWER_IMAGE_CHARS):
+        return h("div", "nba-note", f"{image_line(image)} not drawn here; run.images has it")
     return figure_node(image, max_chars=_ANSWER_IMAGE_CHARS)
 
 

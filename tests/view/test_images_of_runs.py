@@ -180,6 +180,7 @@ def test_a_hostile_image_is_a_line_of_text_in_every_form(part: ImagePart) -> Non
         assert "<script" not in shown
         assert "<svg" not in shown
         assert "image" in shown
+        assert ("run.images has it" in shown) == bool(part.data)
     for name, data in bundle_of(part).items():
         assert name in ("text/plain", "image/png")
         assert '"' not in data or name == "text/plain"
