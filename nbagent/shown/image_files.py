@@ -9,9 +9,10 @@ from __future__ import annotations
 from nbagent.contracts.messages import ImagePart
 
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-MAX_IMAGE_BYTES = 15_000_000
-"""Largest image of a message, in either direction: providers accept requests of about this size,
-and no model makes larger images."""
+MAX_ANSWER_IMAGE_BYTES = 10_000_000
+"""Largest image of an answer: models make 1–8 MB, and an answer is read in memory."""
+MAX_SENT_IMAGE_BYTES = 20_000_000
+"""Largest image of a request: providers accept requests of about this size."""
 _FOREIGN_STARTS = (b"<", b"%PDF", b"MZ", b"\x7fELF", b"PK\x03\x04", b"#!", b"\xef\xbb\xbf<")
 """Starts of pages, documents and programs."""
 

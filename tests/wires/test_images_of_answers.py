@@ -257,7 +257,7 @@ def test_an_image_of_60_mb_costs_a_notice_and_no_text(
     answer, notices, _ = answer_of(world, server, parts, stream=stream)
     assert answer.message.text.split() == ["before", "behind"]
     assert answer.message.images == ()
-    assert stream is False or ["more than 15 MB" in text for text in notices] == [True]
+    assert stream is False or ["more than 10 MB" in text for text in notices] == [True]
     assert len(answer.model_dump_json()) < 100_000
 
 
@@ -330,7 +330,7 @@ def test_a_number_of_an_image_that_is_not_there_is_sent_as_nothing(
 WIRES = {server.wire.name: server.wire for server in SERVERS.values()}
 every_wire = pytest.mark.parametrize("wire", WIRES.values(), ids=WIRES)
 REFUSED: dict[str, tuple[ImagePart, str]] = {
-    "60 MB": (ImagePart(data="A" * 80_000_000, alt="sea"), "'sea' has 60 MB, and at most 15"),
+    "60 MB": (ImagePart(data="A" * 80_000_000, alt="sea"), "'sea' has 60 MB, and at most 20"),
     "page": (ImagePart(data=in_base64(b" <!DOCTYPE html>")), "is no image"),
     "SVG": (ImagePart(data=in_base64(SVG), media_type="image/svg+xml"), "is no image"),
     "program": (ImagePart(data=in_base64(b"\x7fELF\x02")), "is no image"),

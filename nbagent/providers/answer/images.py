@@ -17,7 +17,7 @@ from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.transport.sse import fix_surrogates
 from nbagent.shown.image_files import (
     IMAGE_TYPES,
-    MAX_IMAGE_BYTES,
+    MAX_ANSWER_IMAGE_BYTES,
     describe_image,
     image_type,
 )
@@ -27,7 +27,7 @@ MAX_IMAGES = 16
 _DATA_URL = re.compile(r"data:([^;,]{0,100})((?:;[^;,]{0,100})*),", re.IGNORECASE)
 _SPACES = re.compile(r"\s+")
 _URL_SAFE = str.maketrans("-_", "+/")
-_MAX_CHARS = MAX_IMAGE_BYTES * 4 // 3 + 4
+_MAX_CHARS = MAX_ANSWER_IMAGE_BYTES * 4 // 3 + 4
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=_-\\"
 """Characters of base64 in JSON, also with escaped slashes."""
 _LONG_CHARS = 1_000_000
@@ -92,7 +92,7 @@ def answer_image(sent: SentFile) -> ImagePart | str:
         known = sent.media_type if sent.media_type in IMAGE_TYPES else IMAGE_TYPES[0]
         return ImagePart(media_type=known, url=fix_surrogates(sent.url[:2_000]))
     if len(sent.data) > _MAX_CHARS or sent.data.endswith(CUT_MARK):
-        return _left_out(f"it has more than {MAX_IMAGE_BYTES // 1_000_000} MB")
+        return _left_out(f"it has more than {MAX_ANSWER_IMAGE_BYTES // 1_000_000} MB")
     text = _SPACES.sub("", sent.data).translate(_URL_SAFE).rstrip("=")
     try:
         content = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)

@@ -19,7 +19,7 @@ from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextP
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.wires.base import EncodingContext, Wire
 from nbagent.shown.image_files import (
-    MAX_IMAGE_BYTES,
+    MAX_SENT_IMAGE_BYTES,
     image_label,
     image_type,
     is_other_file,
@@ -172,10 +172,10 @@ def _checked_image(part: ImagePart) -> ImagePart:
     """
     if not part.data:
         return part
-    if len(part.data) > MAX_IMAGE_BYTES * 4 // 3 + 4:
+    if len(part.data) > MAX_SENT_IMAGE_BYTES * 4 // 3 + 4:
         size = f"{len(part.data) * 3 // 4 // 1_000_000} MB"
         raise _unusable_image(
-            part, f"has {size}, and at most {MAX_IMAGE_BYTES // 1_000_000} are sent"
+            part, f"has {size}, and at most {MAX_SENT_IMAGE_BYTES // 1_000_000} are sent"
         )
     content = part.content
     if not content:
