@@ -16,6 +16,12 @@ from dataclasses import fields, replace
 from typing import Any, Self, TypeVar
 
 from nbagent import runtime
+from nbagent.contracts.corrections import (
+    AnswerRestarted,
+    CallCorrected,
+    Correction,
+    TextCorrected,
+)
 from nbagent.contracts.errors import UsageError, unknown_argument
 from nbagent.contracts.hidden_characters import visible
 from nbagent.contracts.messages import Message, redacted
@@ -27,7 +33,13 @@ from nbagent.contracts.model import (
     ModelInfo,
     ProviderConfig,
 )
-from nbagent.contracts.secrets import SecretKey, StreamFilter, redact, register_environment
+from nbagent.contracts.secrets import (
+    KeyFunction,
+    SecretKey,
+    StreamFilter,
+    redact,
+    register_environment,
+)
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings, without_secrets
@@ -139,6 +151,7 @@ class _ChunkRedactor:
     def feed(self, chunk: ChatChunk) -> Iterator[ChatChunk]:
         """Yield what may be shown now; the last chunk comes after all that was kept back."""
         delta, notice, response = chunk.tool_call_delta, chunk.notice, chunk.response
+        correction = chunk.correction and self._corrected(chunk.correction)
         if delta is not None:
             name = delta.name and redact(delta.name)
             arguments = self._calls[delta.index].feed(delta.arguments)
@@ -150,6 +163,7 @@ class _ChunkRedactor:
             tool_call_delta=delta,
             notice=notice and replace(notice, text=redact(notice.text)),
             response=response and _shown(response),
+            correction=correction,
         )
         if chunk.done:
             rests = list(self.flush())
@@ -158,6 +172,27 @@ class _ChunkRedactor:
                 shown = replace(shown, content="", reasoning="", tool_call_delta=None, notice=None)
             yield from rests
         yield shown
+
+    def _corrected(self, correction: Correction) -> Correction:
+        """Redact what replaces a part of the answer; a secret may begin anew in it."""
+        match correction:
+            case TextCorrected(text, reasoning):
+                if text is not None:
+                    self._text = StreamFilter()
+                    text = self._text.feed(text)
+                if reasoning is not None:
+                    self._reasoning = StreamFilter()
+                    reasoning = self._reasoning.feed(reasoning)
+                return TextCorrected(text, reasoning)
+            case CallCorrected(index, name, arguments):
+                if arguments is not None:
+                    self._calls[index] = StreamFilter()
+                    arguments = self._calls[index].feed(arguments)
+                return CallCorrected(index, name and redact(name), arguments)
+            case AnswerRestarted():
+                self._text, self._reasoning = StreamFilter(), StreamFilter()
+                self._calls.clear()
+                return correction
 
     def flush(self) -> Iterator[ChatChunk]:
         """Yield what was kept back."""
@@ -177,7 +212,7 @@ def _shown(response: ChatResponse) -> ChatResponse:
 def client(
     model: str | object | None = None,
     *,
-    api_key: str | SecretKey | None = None,
+    api_key: str | SecretKey | KeyFunction | None = None,
     base_url: str | None = None,
     organization_id: str | None = None,
     project_id: str | None = None,
@@ -192,7 +227,9 @@ def client(
     Without a model it takes the one of the settings. The other arguments are the fields of
     `ProviderConfig`; those that are None come from the settings and the environment. An `api_key=`
     is a secret, as one of the environment is: never shown or stored. In a notebook a variable of
-    the environment is better, because the text of a cell is saved.
+    the environment is better, because the text of a cell is saved. It can be a function that
+    returns the key, also a coroutine function: called in a thread of its own for each request, so
+    that it may block and that a token which expires is always fresh.
 
     Raises:
         UsageError: a value is not valid, or the server needs a key and there is none (with the code
@@ -212,9 +249,8 @@ def client(
     }
     set_options = {name: value for name, value in given.items() if value is not None}
     options = without_secrets(RunOptions().with_changes(**set_options))
-    key = SecretKey(api_key) if isinstance(api_key, str) else api_key
     settings = resolve_settings(options, current_settings())
-    return Client(resolve_model(settings, api_key=key))
+    return Client(resolve_model(settings, api_key=ProviderConfig(api_key=api_key).key))
 
 
 async def _on_engine_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -55,6 +55,9 @@ ToolCode = Literal[
     "E_INTERRUPTED",
     "E_INTERNAL",
 ]
+ModelErrorKind = Literal["", "content_filter", "unreadable_call", "missing_calls"]
+"""Kinds of errors that a client handles by itself: a filter stopped the answer, the server could
+not read a call that the model wrote, an answer announces calls and has none."""
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 _MAX_FOREIGN_CHARS = 4_000
 """Longest message that is taken over from a foreign exception."""
@@ -119,6 +122,7 @@ class ModelError(NbagentError):
         request_id: the provider's id of the request, for its support.
         retryable: True if the same request may succeed a moment later.
         server_text: the provider's own message; may be empty.
+        kind: kind of an error that the client handles by itself; empty for all others.
     """
 
     def __init__(
@@ -132,8 +136,10 @@ class ModelError(NbagentError):
         request_id: str | None = None,
         retryable: bool = False,
         server_text: str = "",
+        kind: ModelErrorKind = "",
     ) -> None:
         super().__init__(message, code=code, details=details)
+        self.kind: ModelErrorKind = kind
         self.status = status
         self.retry_after_s = retry_after_s
         self.request_id = request_id

@@ -68,6 +68,20 @@ class ToolCallDelta(BaseEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class TurnCorrected(BaseEvent):
+    """The server replaces parts of its answer. `restarted` voids all of it; None leaves a part."""
+
+    turn_id: str
+    restarted: bool = False
+    text: str | None = None
+    """The whole text so far."""
+    reasoning: str | None = None
+    """The whole reasoning so far."""
+    call: ToolCallDelta | None = None
+    """A call with all its arguments so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Retrying(BaseEvent):
     """A request failed and is retried after a wait."""
 
@@ -188,6 +202,7 @@ Event = (
     | TextDelta
     | ReasoningDelta
     | ToolCallDelta
+    | TurnCorrected
     | Retrying
     | Waiting
     | ResponseReceived

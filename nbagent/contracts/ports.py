@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.approval import Approval, PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message, ToolCall
@@ -31,12 +32,17 @@ from nbagent.contracts.tools import PreparedCall, ToolContext
 class ChatClient(Protocol):
     """Sends requests to one provider (the start of a model id), on the engine's loop.
 
-    `chat` returns a complete answer. `chat_stream` yields chunks; the last one has `done` and
-    `response`. Both raise ModelError only. If they are cancelled, they close the connection.
+    `send` yields the deltas of one answer, the last of them an `AnswerEnd` or a `WholeAnswer`. It
+    raises ModelError only. If it is cancelled, it closes the connection. `chat` and `chat_stream`
+    are made of it: inherit them from `chat_doors.ChatDoors`.
     """
 
     @property
     def provider(self) -> str: ...
+    def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Send one request. Without `stream` the server sends its answer whole."""
+        ...
+
     async def chat(
         self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
     ) -> ChatResponse: ...

@@ -1,6 +1,6 @@
-"""One model request under a cancel token: its chunks as events, its outcome in a `ModelCall`.
+"""One model request under a cancel token: its deltas as events, its outcome in a `ModelCall`.
 
-Owns the partial answer of a request that was stopped or cut off. Does not decide what follows.
+Owns the `Answer`, and so the part of it that came before a stop. Does not decide what follows.
 """
 
 from __future__ import annotations
@@ -9,8 +9,25 @@ import asyncio
 import math
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import assert_never
 
+from nbagent.contracts.answer import Answer
 from nbagent.contracts.canonical import monotonic_ms, new_id
+from nbagent.contracts.corrections import (
+    AnswerRestarted,
+    CallCorrected,
+    Correction,
+    TextCorrected,
+)
+from nbagent.contracts.deltas import (
+    AnswerEnd,
+    CallEnd,
+    Delta,
+    ImagePiece,
+    ReasoningPiece,
+    TextPiece,
+    WholeAnswer,
+)
 from nbagent.contracts.errors import ErrorInfo, NbagentError, describe_error
 from nbagent.contracts.events import (
     Notice,
@@ -18,18 +35,11 @@ from nbagent.contracts.events import (
     Retrying,
     TextDelta,
     ToolCallDelta,
+    TurnCorrected,
     Waiting,
 )
-from nbagent.contracts.messages import (
-    ImagePart,
-    Message,
-    TextPart,
-    ToolCall,
-    is_storable_json,
-    parse_arguments,
-    redacted,
-)
-from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ClientNotice
+from nbagent.contracts.messages import ToolCall, is_storable_json, redacted
+from nbagent.contracts.model import CallDelta, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.secrets import StreamFilter, redact, redact_json
 from nbagent.engine.plan import EnginePlan
@@ -100,29 +110,6 @@ class CallTimes:
         return worked
 
 
-class _StreamedText:
-    """A text that arrives in pieces: all is kept; a possible start of a secret is not shown."""
-
-    def __init__(self) -> None:
-        self.pieces: list[str] = []
-        self.filter = StreamFilter()
-
-    def feed(self, piece: str) -> str:
-        """Add a piece; return the text that may be shown now."""
-        self.pieces.append(piece)
-        return self.filter.feed(piece)
-
-    def __str__(self) -> str:
-        return "".join(self.pieces)
-
-
-class _StreamedCall(_StreamedText):
-    """A call whose arguments arrive in pieces."""
-
-    id: str | None = None
-    name: str | None = None
-
-
 class ModelCall:
     """A request and its outcome: the complete response, or the part that arrived."""
 
@@ -133,9 +120,10 @@ class ModelCall:
         self.times = CallTimes()
         self.notices: list[str] = []
         self._turn_id, self._emit = turn_id, events.emit
-        self._text, self._reasoning = _StreamedText(), _StreamedText()
-        self._images: list[ImagePart] = []
-        self._calls: dict[int, _StreamedCall] = {}
+        self._answer = Answer()
+        self._text, self._reasoning = StreamFilter(), StreamFilter()
+        """They hold back a possible start of a secret from what is shown."""
+        self._calls: dict[int, StreamFilter] = {}
         self._closed = False
 
     async def send(self, plan: EnginePlan, request: ChatRequest) -> None:
@@ -151,44 +139,65 @@ class ModelCall:
         # A complete response stays valid whatever the client did after it.
         if self.response is None:
             self._set_failure(task, stopped=plan.cancel.is_set)
-            self.build_partial(request.model)
+            self.use_partial(request.model)
         self._flush()
 
     async def _read_response(self, plan: EnginePlan, request: ChatRequest) -> None:
-        if plan.stream:
-            async with aclosing(plan.client.chat_stream(request)) as chunks:
-                async for chunk in chunks:
-                    self._on_chunk(chunk)
-            return
-        response = await plan.client.chat(
-            request, notify=lambda notice: self._on_chunk(ChatChunk(notice=notice))
-        )
-        text, reasoning = response.message.text, response.reasoning or ""
-        self._on_chunk(ChatChunk(content=text, reasoning=reasoning, done=True, response=response))
+        async with aclosing(plan.client.send(request, stream=plan.stream)) as deltas:
+            async for delta in deltas:
+                self._on_delta(delta)
 
-    def _on_chunk(self, chunk: ChatChunk) -> None:
-        """Add a chunk to the answer and emit what may be shown."""
-        if self._closed:  # an abandoned request may still deliver chunks
+    def _on_delta(self, delta: Delta) -> None:
+        """Add a delta to the answer and emit what may be shown."""
+        if self._closed:  # an abandoned request may still deliver
             return
-        if chunk.content:
-            self.times.note_output()
-            self._emit(TextDelta(self._turn_id, self._text.feed(chunk.content)))
-        if chunk.reasoning:
-            self.times.note_output()
-            self._emit(ReasoningDelta(self._turn_id, self._reasoning.feed(chunk.reasoning)))
-        if (delta := chunk.tool_call_delta) is not None:
-            self.times.note_output()
-            call = self._calls.setdefault(delta.index, _StreamedCall())
-            call.id, call.name = call.id or delta.id, call.name or delta.name
-            shown, name = call.feed(delta.arguments), delta.name and redact(delta.name)
-            self._emit(ToolCallDelta(self._turn_id, delta.index, name, shown))
-        if chunk.image is not None:
-            self.times.note_output()
-            self._images.append(chunk.image)
-        if chunk.notice is not None:
-            self._on_notice(chunk.notice)
-        if chunk.done and chunk.response is not None:
-            self.response = redacted(_storable(chunk.response))
+        self._answer.add(delta)
+        match delta:
+            case TextPiece(text):
+                self.times.note_output()
+                self._emit(TextDelta(self._turn_id, self._text.feed(text)))
+            case ReasoningPiece(text):
+                self.times.note_output()
+                self._emit(ReasoningDelta(self._turn_id, self._reasoning.feed(text)))
+            case CallDelta(index, _, name, arguments):
+                self.times.note_output()
+                shown = self._calls.setdefault(index, StreamFilter()).feed(arguments)
+                self._emit(ToolCallDelta(self._turn_id, index, name and redact(name), shown))
+            case TextCorrected() | CallCorrected() | AnswerRestarted():
+                self._on_correction(delta)
+            case ClientNotice():
+                self._on_notice(delta)
+            case ImagePiece():
+                self.times.note_output()
+            case CallEnd():
+                pass
+            case AnswerEnd() | WholeAnswer():
+                response = self._answer.response()
+                self.response = response and redacted(_storable(response))
+            case _:
+                assert_never(delta)
+
+    def _on_correction(self, correction: Correction) -> None:
+        """Show what replaces the answer so far; a secret may begin anew in it."""
+        match correction:
+            case TextCorrected(text, reasoning):
+                if text is not None:
+                    self._text = StreamFilter()
+                    text = self._text.feed(text)
+                if reasoning is not None:
+                    self._reasoning = StreamFilter()
+                    reasoning = self._reasoning.feed(reasoning)
+                event = TurnCorrected(self._turn_id, text=text, reasoning=reasoning)
+            case CallCorrected(index):
+                name, arguments = self._answer.call_so_far(index)
+                self._calls[index] = StreamFilter()
+                shown = self._calls[index].feed(arguments)
+                call = ToolCallDelta(self._turn_id, index, redact(name), shown)
+                event = TurnCorrected(self._turn_id, call=call)
+            case AnswerRestarted():
+                self._text, self._reasoning, self._calls = StreamFilter(), StreamFilter(), {}
+                event = TurnCorrected(self._turn_id, restarted=True)
+        self._emit(event)
 
     def _on_notice(self, notice: ClientNotice) -> None:
         text = redact(notice.text)
@@ -207,12 +216,12 @@ class ModelCall:
 
     def _flush(self) -> None:
         """Emit the text that was kept back as a possible start of a secret."""
-        if rest := self._reasoning.filter.flush():
+        if rest := self._reasoning.flush():
             self._emit(ReasoningDelta(self._turn_id, rest))
-        if rest := self._text.filter.flush():
+        if rest := self._text.flush():
             self._emit(TextDelta(self._turn_id, rest))
-        for index, call in self._calls.items():
-            if rest := call.filter.flush():
+        for index, arguments in self._calls.items():
+            if rest := arguments.flush():
                 self._emit(ToolCallDelta(self._turn_id, index, None, rest))
 
     def _set_failure(self, task: asyncio.Task[None], *, stopped: bool) -> None:
@@ -230,30 +239,10 @@ class ModelCall:
                 reason = "the stream ended without its last chunk"
             self.error = ErrorInfo("LLM_BAD_RESPONSE", reason)
 
-    def build_partial(self, model: str) -> None:
-        """Build a response from the parts that arrived, if there is no complete one."""
-        text, reasoning = str(self._text), str(self._reasoning)
-        calls = [
-            ToolCall(
-                id=call.id or "",
-                name=call.name,
-                arguments=parse_arguments(str(call)),
-                arguments_raw=str(call),
-            )
-            for call in self._calls.values()
-            if call.name
-        ]
-        if self.response is not None or not (text or reasoning or calls or self._images):
-            return
-        message = Message(
-            role="assistant",
-            content=(*((TextPart(text=text),) if text else ()), *self._images),
-            tool_calls=tuple(calls),
-            reasoning=reasoning or None,
-        )
-        # `error`: calls of an unfinished answer are never run, as their arguments may be cut.
-        response = ChatResponse(message=message, model=model, finish_reason="error")
-        self.response = redacted(_storable(response))
+    def use_partial(self, model: str) -> None:
+        """Take the parts that arrived as the response, if there is no complete one."""
+        if self.response is None and (partial := self._answer.partial(model)) is not None:
+            self.response = redacted(_storable(partial))
 
 
 def _storable(response: ChatResponse) -> ChatResponse:

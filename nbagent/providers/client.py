@@ -7,29 +7,37 @@ the bytes, `answer` builds the response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from nbagent.contracts.chat_doors import ChatDoors
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.model import (
-    ChatChunk,
     ChatRequest,
-    ChatResponse,
     ClientNotice,
     ModelInfo,
     ProviderConfig,
     ResponseMeta,
 )
+from nbagent.contracts.secrets import SecretKey
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
-from nbagent.providers.answer.builder import ResponseBuilder
-from nbagent.providers.answer.stream_reader import NO_CALLS, AnswerReader
-from nbagent.providers.provider import collect_stream
+from nbagent.providers.answer.answer_pipe import AnswerPipe
+from nbagent.providers.answer.stream_reader import AnswerReader
+from nbagent.providers.keys import KeyHeader
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
+from nbagent.providers.refusals import (
+    MAX_WORKAROUNDS,
+    Refusal,
+    explain_refusal,
+    find_workaround,
+    make_final,
+)
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
     MAX_ANSWER_BYTES,
@@ -38,7 +46,7 @@ from nbagent.providers.transport.http import (
 from nbagent.providers.transport.sse import load_wire
 from nbagent.providers.wires.base import EncodingContext, Parser, Toolset, Wire
 from nbagent.providers.wires.encoding import MessageEncoder
-from nbagent.providers.workarounds import UnsupportedParams, explain_refusal
+from nbagent.providers.workarounds import ModelWorkarounds
 
 _MAX_ENCODERS = 8
 _LIST_TIMEOUT_S = 30.0
@@ -75,7 +83,7 @@ class WireRequest:
     """Parameters left out because the server refused them before."""
 
 
-class WireClient:
+class WireClient(ChatDoors):
     """Talks to one server over the wires that it speaks.
 
     Args:
@@ -83,6 +91,7 @@ class WireClient:
         config: server and key; `base_url` must be set.
         provider: the part of a model id before the colon.
         key_variables: environment variables for the key, if the server requires one.
+        key_header: header for the key, if the server's differs from that of the first wire.
         start: command that starts the server; shown if nothing answers there.
     """
 
@@ -93,6 +102,7 @@ class WireClient:
         *,
         provider: str,
         key_variables: Sequence[str] = (),
+        key_header: KeyHeader | None = None,
         start: str = "",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
@@ -109,15 +119,12 @@ class WireClient:
             if clash := wire.reserved_keys & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
         account = {
-            "OpenAI-Organization": config.organization_id,
-            "OpenAI-Project": config.project_id,
+            header: getattr(config, field) for field, header in first.account_headers.items()
         }
-        self._limiter = Limiter.shared(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
-            key=config.api_key,
-            key_header=first.key_header,
-            key_prefix=first.key_prefix,
+            key=config.key,
+            key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
@@ -129,28 +136,18 @@ class WireClient:
     def __repr__(self) -> str:
         return f"WireClient({self.provider}, {self._http.address.display_url!r})"
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """Send one request and return the whole answer."""
-        return await collect_stream(self._answer_chunks(request, stream=False), notify)
-
-    def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """Send one request; yield its answer in chunks. The last has `done` and `response`."""
-        return self._answer_chunks(request, stream=True)
-
     def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
         """Build the first attempt without sending it. Call it on the engine's loop."""
         attempt = self._prepare(_RequestState(request, stream, 0.0))
-        path = attempt.wire.path(request, stream=stream).partition("?")[0]
+        path = attempt.wire.path(request, stream=attempt.streamed).partition("?")[0]
         return WireRequest(
             f"{self._http.address.display_url}{path}", attempt.body, attempt.dropped_params
         )
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True if the server itself forces an answer into a schema."""
-        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
-        return self._select_wire(request, unsupported.workarounds).has_schema_mode(request)
+        learnt = ModelWorkarounds.for_model(self._base_url, request.model)
+        return self._select_wire(request, learnt.names).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """List the models of the server."""
@@ -235,10 +232,8 @@ class WireClient:
         """Close its connections."""
         await self._http.aclose()
 
-    async def _answer_chunks(
-        self, request: ChatRequest, *, stream: bool
-    ) -> AsyncGenerator[ChatChunk]:
-        """Body of `chat` and `chat_stream`: attempt until an answer or a final error."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Send one request; yield its answer. Attempt until an answer or a final error."""
         if self._key_variables and not self._http.has_key:
             raise ModelError(
                 f"there is no key for {self._http.address.server}; set"
@@ -248,43 +243,45 @@ class WireClient:
         deadline = asyncio.get_running_loop().time() + self._config.timeout_s
         state = _RequestState(request, stream, deadline)
         if text := self._budget_notice(request, stream):
-            yield ChatChunk(notice=ClientNotice("note", f"{text}."))
+            yield ClientNotice("note", f"{text}.")
         while True:
             attempt = self._prepare(state)
-            builder = attempt.builder
+            pipe = attempt.pipe
             fault: ModelError | None = None
             try:
-                with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
+                key = await self._http.current_key(deadline)
+                limiter = Limiter.shared(self._base_url, key)
+                with RequestSlot(limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
                     while wait_s := await slot.acquire(deadline):
                         text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
-                        yield ChatChunk(notice=ClientNotice("wait", text, wait_s=wait_s))
+                        yield ClientNotice("wait", text, wait_s=wait_s)
                     state.waited_s += slot.waited_s
-                    async with aclosing(self._send_attempt(state, attempt, slot)) as pieces:
-                        async for _ in pieces:
-                            for chunk in state.take_chunks(builder):
-                                yield chunk
+                    async with aclosing(self._send_attempt(state, attempt, slot, key)) as deltas:
+                        async for delta in deltas:
+                            state.has_output = True
+                            yield delta
             except ModelError as error:
                 fault = error
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}"
                 fault = ModelError(f"the client failed ({reason}); please report it.")
-            # Show what came before the fault in the same packet.
-            for chunk in state.take_chunks(builder):
-                yield chunk
-            if fault is None and builder.error:
-                yield ChatChunk(notice=_late_error_notice(builder.error, builder))
-            if fault is not None and not state.has_output and _is_content_filter(fault):
-                builder.finish("content_filter")
+            if fault is None and pipe.error:
+                yield _late_error_notice(pipe.error, pipe)
+            # Azure refuses a filtered prompt with status 400, OpenRouter with 403. That ends the
+            # turn with `content_filter`, as a filter in the stream does; it is no failure.
+            if fault is not None and not state.has_output and fault.kind == "content_filter":
+                pipe.finish("content_filter")
                 state.request_id, fault = fault.request_id, None
             if fault is None:
-                if builder.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
+                if pipe.continuation is None or state.continuations >= _MAX_CONTINUATIONS:
                     if cut := await self._cut_notice(attempt.wire, request):
-                        yield ChatChunk(notice=cut)
-                    yield _last_chunk(builder, state, attempt.dropped_params)
+                        yield cut
+                    for delta in pipe.end(state.meta(attempt.dropped_params)):
+                        yield delta
                     return
                 state.continuations += 1
-                state.builder, state.continuation = builder, builder.continuation
-                builder.begin_continuation()
+                state.pipe, state.continuation = pipe, pipe.continuation
+                pipe.begin_continuation()
                 continue
             notice = None if state.has_output else self._retry_notice(state, fault, attempt)
             if notice is None:
@@ -293,16 +290,16 @@ class WireClient:
                     raise fault
                 finally:
                     # The error's traceback holds this frame and with it the failed answer.
-                    del fault, attempt, builder
-            yield ChatChunk(notice=notice)
+                    del fault, attempt, pipe
+            yield notice
             await asyncio.sleep(notice.wait_s)
 
     def _prepare(self, state: _RequestState) -> _Attempt:
         """Prepare the next attempt: wire, body and the parser for its answer."""
         request = state.request
-        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
-        workarounds = unsupported.workarounds
-        wire = self._select_wire(request, workarounds)
+        learnt = ModelWorkarounds.for_model(self._base_url, request.model).snapshot()
+        wire = self._select_wire(request, learnt.names)
+        streamed = learnt.streams(state.stream, has_tools=bool(request.tools))
         # Cheap: comparing tuples of the same objects compares pointers.
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
@@ -310,23 +307,31 @@ class WireClient:
         # Reset before the wire builds its parameters: a field that is left out is then always
         # listed in `dropped_params`, and no other one is left out.
         sendable = _without_fields(request, wire.unsupported_fields)
-        params = wire.params(sendable, toolset.names, workarounds, stream=state.stream)
+        params = wire.params(sendable, toolset.names, learnt.names, stream=streamed)
         wire.merge_extra_body(params, self._config.extra_body)
         params.update(state.continuation)
         without_place = tuple(
             n for n in sorted(wire.unsupported_fields) if getattr(request, n) not in _DEFAULT_VALUES
         )
-        dropped = (*without_place, *unsupported.apply(params))
+        omitted_params = learnt.change_params(params)
         context = EncodingContext(
-            self._origin, request.model, toolset.names, bool(request.tools), workarounds
+            self._origin,
+            request.model,
+            toolset.names,
+            bool(request.tools),
+            learnt.names,
+            learnt.changes,
         )
-        body = self._encoder_for(wire, context).body(request, toolset.encoded, params)
-        builder = state.builder
-        if builder is None:
+        encoder = self._encoder_for(wire, context)
+        body, omitted_fields = encoder.body(request, toolset.encoded, params)
+        without_stream = ("stream",) if state.stream and not streamed else ()
+        dropped = (*without_place, *omitted_params, *without_stream, *omitted_fields)
+        pipe = state.pipe
+        if pipe is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
-            builder = ResponseBuilder(toolset.names, source, think_tags=wire.think_tags)
-        parser = wire.parser(request, builder)
-        return _Attempt(wire, params, workarounds, dropped, body, builder, parser, unsupported)
+            pipe = AnswerPipe(toolset.names, source, think_tags=wire.think_tags)
+        parser = wire.parser(request, pipe)
+        return _Attempt(wire, params, streamed, dropped, body, pipe, parser, learnt)
 
     def _budget_notice(self, request: ChatRequest, stream: bool) -> str:
         """Notice of a reasoning budget that is sent as something else; empty if it is not."""
@@ -334,7 +339,7 @@ class WireClient:
         # Once for a prompt: in the later requests of a run, results of tools come last.
         if not is_decimal or not request.messages or request.messages[-1].role != "user":
             return ""
-        workarounds = UnsupportedParams.for_model(self._base_url, request.model).workarounds
+        workarounds = ModelWorkarounds.for_model(self._base_url, request.model).names
         wire = self._select_wire(request, workarounds)
         names = Toolset(request.tools, wire).names
         return budget_notice(
@@ -351,17 +356,11 @@ class WireClient:
         self, state: _RequestState, fault: ModelError, attempt: _Attempt
     ) -> ClientNotice | None:
         """Notice before the next attempt, with its wait; None if the error is final."""
-        workaround = attempt.wire.workaround_for(fault, state.request, attempt.workarounds)
-        if workaround is not None and workaround.name not in attempt.workarounds:
-            attempt.unsupported.workarounds |= {workaround.name}
-            text = workaround.notice
-        else:
-            text = attempt.unsupported.learn(fault, attempt.params)
-        if text:
-            return ClientNotice("dropped_param", f"{text}.", error=fault.info)
+        if notice := self._workaround_notice(state, fault, attempt):
+            return notice
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
-        if fault.details.get("code") in ("tool_use_failed", NO_CALLS):
+        if fault.kind in ("unreadable_call", "missing_calls"):
             fault.retryable, state.regenerated = not state.regenerated, True
         explain_refusal(fault, state.request)
         left_s = state.deadline - asyncio.get_running_loop().time()
@@ -373,23 +372,47 @@ class WireClient:
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
         return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info)
 
+    def _workaround_notice(
+        self, state: _RequestState, fault: ModelError, attempt: _Attempt
+    ) -> ClientNotice | None:
+        """Learn from a refusal; None for other errors, and when no workaround is left."""
+        refusal = Refusal(
+            fault,
+            state.request,
+            attempt.params,
+            attempt.body,
+            attempt.wire.messages_field,
+            attempt.streamed,
+            attempt.in_use,
+            attempt.wire.workarounds,
+        )
+        workaround = find_workaround(refusal)
+        if workaround is None:
+            return None
+        if not workaround.notice or state.workarounds >= MAX_WORKAROUNDS:
+            make_final(fault)
+            return None
+        state.workarounds += 1
+        ModelWorkarounds.for_model(self._base_url, state.request.model).remember(workaround)
+        return ClientNotice("dropped_param", f"{workaround.notice}.", error=fault.info)
+
     async def _send_attempt(
-        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
-    ) -> AsyncGenerator[None]:
-        """Send one attempt and read its answer; yield after each piece."""
-        wire, builder = attempt.wire, attempt.builder
-        streams = state.stream and "stream" not in attempt.dropped_params
+        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot, key: SecretKey | None
+    ) -> AsyncGenerator[Delta]:
+        """Send one attempt and yield its answer as it comes."""
+        wire, pipe = attempt.wire, attempt.pipe
         response = await self._http.send(
             "POST",
-            wire.path(state.request, stream=state.stream),
+            wire.path(state.request, stream=attempt.streamed),
             attempt.body,
             deadline=state.deadline,
-            between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-            headers=wire.headers(attempt.workarounds),
+            between_bytes_s=BETWEEN_BYTES_S if attempt.streamed else self._config.timeout_s,
+            headers=wire.headers(attempt.in_use.names),
+            key=key,
         )
-        self._limiter.update(slot, response.status, response.headers)
+        slot.limiter.update(slot, response.status, response.headers)
         state.request_id = response.request_id
-        reader = AnswerReader(attempt.parser, builder, wire.framing())
+        reader = AnswerReader(attempt.parser, pipe, wire.framing())
         read_bytes = 0
         try:
             async with aclosing(response.pieces(MAX_ANSWER_BYTES)) as pieces:
@@ -399,21 +422,22 @@ class WireClient:
                         # A fast server never blocks this loop, so give other runs a turn.
                         read_bytes = 0
                         await asyncio.sleep(0)
-                    had_ended = builder.ended
-                    reader.feed(piece)
-                    yield
-                    if builder.ended and not had_ended:
+                    had_ended = pipe.ended
+                    for delta in reader.feed(piece):
+                        yield delta
+                    if pipe.ended and not had_ended:
                         response.shorten_deadline(_CLOSE_AFTER_END_S)
-                    elif builder.finished and not builder.ended:
+                    elif pipe.finished and not pipe.ended:
                         response.shorten_deadline(_USAGE_WAIT_S)
         except ModelError as error:
             # A connection that breaks after the end of the answer does not spoil it.
-            silent = error.code == "LLM_TIMEOUT" and error is not builder.error
-            if not builder.is_usable(timed_out=silent):
+            silent = error.code == "LLM_TIMEOUT" and error is not pipe.error
+            if not pipe.is_usable(timed_out=silent):
                 raise
         finally:
             await response.aclose()
-        reader.end()
+        for delta in reader.end():
+            yield delta
 
 
 @dataclass(slots=True)
@@ -427,20 +451,25 @@ class _RequestState:
     has_output: bool = False
     """A part of the answer was shown, so the request is not repeated: text would appear twice."""
     attempts: int = 1
-    """Attempts so far, without repeats because of a refused parameter."""
+    """Attempts so far, without repeats because of a workaround."""
+    workarounds: int = 0
+    """Repeats because of a workaround."""
     waited_s: float = 0.0
     regenerated: bool = False
     """The request was repeated because of an unreadable call; this happens once."""
     continuations: int = 0
-    builder: ResponseBuilder | None = None
+    pipe: AnswerPipe | None = None
     """Answer so far, if the server gives it in parts."""
     continuation: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def take_chunks(self, builder: ResponseBuilder) -> Iterator[ChatChunk]:
-        """Yield what has arrived since the last call."""
-        for chunk in builder.take_chunks():
-            self.has_output = True
-            yield chunk
+    def meta(self, dropped: tuple[str, ...]) -> ResponseMeta:
+        """Facts about how the answer was obtained."""
+        return ResponseMeta(
+            request_id=self.request_id,
+            attempts=self.attempts,
+            retry_wait_ms=self.waited_s * 1000,
+            dropped_params=dropped,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,13 +478,15 @@ class _Attempt:
 
     wire: Wire
     params: dict[str, Any]
-    workarounds: frozenset[str]
+    streamed: bool
+    """The answer is asked for as a stream."""
     dropped_params: tuple[str, ...]
-    """Parameters that are left out."""
+    """Parameters and fields of messages that are left out."""
     body: bytes
-    builder: ResponseBuilder
+    pipe: AnswerPipe
     parser: Parser
-    unsupported: UnsupportedParams
+    in_use: ModelWorkarounds
+    """Workarounds of this attempt."""
 
 
 def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
@@ -464,31 +495,7 @@ def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
     return request.model_copy(update={name: fields[name].get_default() for name in names})
 
 
-def _late_error_notice(error: ModelError, builder: ResponseBuilder) -> ClientNotice:
-    whole = "cut at its length" if builder.was_cut_by_length else "complete"
+def _late_error_notice(error: ModelError, pipe: AnswerPipe) -> ClientNotice:
+    whole = "cut at its length" if pipe.was_cut_by_length else "complete"
     text = f"The server sent an error after the answer, which is {whole}: {error.server_text}"
     return ClientNotice("note", text, error=error.info)
-
-
-def _is_content_filter(fault: ModelError) -> bool:
-    # Azure refuses a filtered prompt with status 400 (code content_filter), OpenRouter with 403.
-    # That ends the turn with `content_filter`, as a filter in the stream does; it is no failure.
-    return fault.details.get("code") == "content_filter"
-
-
-def _last_chunk(
-    builder: ResponseBuilder, state: _RequestState, dropped: tuple[str, ...]
-) -> ChatChunk:
-    meta = ResponseMeta(
-        request_id=state.request_id,
-        attempts=state.attempts,
-        retry_wait_ms=state.waited_s * 1000,
-        dropped_params=dropped,
-    )
-    response = builder.build(meta)
-    return ChatChunk(
-        done=True,
-        finish_reason=response.finish_reason,
-        usage=response.usage,
-        response=response,
-    )

@@ -13,9 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from nbagent.contracts.canonical import monotonic_ms
+from nbagent.contracts.chat_doors import ChatDoors, whole_deltas
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError, ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
-from nbagent.contracts.model import ChatChunk, ChatRequest, ChatResponse, ToolSpec
+from nbagent.contracts.model import ChatRequest, ChatResponse, ToolSpec
 from nbagent.contracts.ports import ChatClient, RunStore, ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import CallOutput, PreparedCall, ToolContext, ToolOutcome
@@ -171,7 +173,7 @@ class DeferredTools:
         raise ToolError(message, code="E_INTERRUPTED", details={"held": True})
 
 
-class ReplayedAnswer:
+class ReplayedAnswer(ChatDoors):
     """Client that returns a given answer first; the next ones come from the inner client."""
 
     def __init__(self, response: ChatResponse, inner: ChatClient) -> None:
@@ -183,17 +185,12 @@ class ReplayedAnswer:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
-    async def chat(self, request: ChatRequest, **how: Any) -> ChatResponse:
-        """The next answer."""
-        return self._answers.pop() if self._answers else await self._inner.chat(request, **how)
-
-    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """The next answer; the given one arrives as one chunk."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Yield the next answer; the given one arrives whole."""
         if self._answers:
-            response = self._answers.pop()
-            text, reasoning = response.message.text, response.reasoning or ""
-            yield ChatChunk(content=text, reasoning=reasoning, done=True, response=response)
+            for delta in whole_deltas(self._answers.pop()):
+                yield delta
             return
-        async with aclosing(self._inner.chat_stream(request)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async with aclosing(self._inner.send(request, stream=stream)) as deltas:
+            async for delta in deltas:
+                yield delta

@@ -1,28 +1,26 @@
-"""Converts figures, pictures, image bytes and objects with a notebook display to images.
+"""Converts figures, pictures and image bytes to images.
 
-Nothing is downloaded. SVG and HTML are not used: they can contain scripts, and models do not read
-them as images. Imports neither matplotlib nor Pillow: if a value is theirs, they are imported.
+Nothing is downloaded. SVG is not drawn: models do not read it as an image. Imports neither
+matplotlib nor Pillow: if a value is theirs, they are imported.
 """
 
 from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart
 from nbagent.shown.image_files import image_type
-from nbagent.shown.texts import VALUE_ERRORS, class_name, clean
+from nbagent.shown.texts import VALUE_ERRORS, class_name
 
 IMAGE_BYTES = 1_500_000
 """Largest size of one image; larger ones are scaled down."""
 _SIDES_PX = (1_568, 1_100, 770, 540, 380)
 """Lengths of the longer side, tried until the file is small enough. Models scale larger images down
 to about the first one."""
-_METHODS = {"image/png": "_repr_png_", "text/markdown": "_repr_markdown_"}
 
 
 def of_class(value: object, module: str, name: str) -> bool:
@@ -129,34 +127,3 @@ def _picture_part(picture: Any, alt: str, max_bytes: int = IMAGE_BYTES) -> Image
                 text = base64.b64encode(out.getvalue()).decode()
                 return ImagePart(data=text, media_type=f"image/{kind.lower()}", alt=alt)
     return f"[{alt}: too large to be sent; make it smaller]"
-
-
-def display_of(value: Any) -> ImagePart | str | None:
-    """Call the value's own notebook display; None if its class defines none.
-
-    Only methods of the class count: instances such as mocks answer to every name.
-    """
-    kind = cast("type[Any]", type(value))
-    own = {name for parent in kind.__mro__ for name in vars(parent)}
-    forms = {
-        form: _call_display_method(kind, name, value)
-        for form, name in _METHODS.items()
-        if name in own
-    }
-    if "_repr_mimebundle_" in own:
-        # It has precedence, as in IPython.
-        bundle = _call_display_method(kind, "_repr_mimebundle_", value, include=None, exclude=None)
-        forms |= cast("dict[str, Any]", bundle) if isinstance(bundle, Mapping) else {}
-    for media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
-        data = forms.get(media_type) or b""
-        image = encoded_image(base64.b64decode(data) if isinstance(data, str) else data)
-        if image is not None:
-            return image
-    texts = [forms.get(form) for form in ("text/markdown", "text/plain")]
-    return next((clean(text) for text in texts if isinstance(text, str) and text), None)
-
-
-def _call_display_method(kind: type, name: str, value: Any, **how: Any) -> Any:
-    form: Any = getattr(kind, name)(value, **how)
-    # A display method may return (data, metadata).
-    return cast("Any", form)[0] if isinstance(form, tuple) and form else cast("Any", form)

@@ -156,6 +156,8 @@ class LivePicture:
                     index, sanitize_value(name or ""), event.arguments
                 )
                 return [*self._clear_activity(), *more]
+            case events.TurnCorrected():
+                return self._turn_corrected(event)
             case events.RunStarted(run=run):
                 self._run, self._state, self._start_ms = run, LiveState(), self._clock()
                 prompt = prompt_node(run)
@@ -223,6 +225,21 @@ class LivePicture:
         message = Message.of("assistant", writing.text.text)
         message = message.model_copy(update={"reasoning": writing.reasoning.text or None})
         return turn.model_copy(update={"response": ChatResponse(message=message)})
+
+    def _turn_corrected(self, event: events.TurnCorrected) -> list[Op]:
+        """Replace parts of a draft and draw its turn again."""
+        if event.restarted:
+            self._state.drafts[event.turn_id] = TurnDraft(event.turn_id)
+        draft = self._draft(event.turn_id)
+        if event.text is not None:
+            draft.replace_text(event.text)
+        if event.reasoning is not None:
+            draft.replace_reasoning(event.reasoning)
+        if event.call is not None:
+            name = sanitize_value(event.call.name or "")
+            draft.replace_call(event.call.call_index, name, event.call.arguments)
+        turn = self._turn(event.turn_id)
+        return [*self._clear_activity(), *([self._turn_op(turn)] if turn else [])]
 
     def _turn_started(self, event: events.TurnStarted) -> list[Op]:
         run, request = self._run, event.request

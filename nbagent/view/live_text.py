@@ -67,11 +67,9 @@ class TurnDraft:
 
     def __init__(self, turn_id: str) -> None:
         self.key = turn_id
-        self.text = _Stream(MAX_CHARS, sanitize_prose)
-        self.reasoning = _Stream(_REASONING_CHARS, sanitize_prose)
-        self._blocks = BlockSplitter()
-        self._closed: list[Node] = []
         self._calls: list[tuple[str, _Stream]] = []
+        self.replace_text("")
+        self.replace_reasoning("")
 
     def add_text(self, text: str) -> list[Op]:
         """Add text. Closed blocks are drawn as Markdown, the open one as plain text."""
@@ -117,6 +115,24 @@ class TurnDraft:
                 ["put", f"{self.key}/draft/{index}", self._call_node(index), f"{self.key}/tools"]
             ]
         return [["add", f"{self.key}/draft/{index}/text", shown]] if shown else []
+
+    def replace_text(self, text: str) -> None:
+        """Set the whole text so far."""
+        self.text = _Stream(MAX_CHARS, sanitize_prose)
+        self._blocks = BlockSplitter()
+        self._closed: list[Node] = []
+        self.add_text(text)
+
+    def replace_reasoning(self, text: str) -> None:
+        """Set the whole reasoning so far."""
+        self.reasoning = _Stream(_REASONING_CHARS, sanitize_prose)
+        self.add_reasoning(text)
+
+    def replace_call(self, index: int, name: str, arguments: str) -> None:
+        """Set the name and all arguments so far of a call."""
+        if 0 <= index < len(self._calls):
+            self._calls[index] = (name, _Stream(ARGUMENTS_CHARS, sanitize_value))
+        self.add_call(index, name, arguments)
 
     def _call_node(self, index: int) -> Node:
         name, stream = self._calls[index]

@@ -193,6 +193,8 @@ class PlainPrinter(CallPrinter):
                 self._stream_piece("text", turn_id, text)
             case events.ReasoningDelta(turn_id=turn_id, text=text):
                 self._stream_piece("reasoning", turn_id, text)
+            case events.TurnCorrected():
+                self._correct(event)
             case events.Notice(level=level, text=text):
                 text = self._advise(sanitize_value(text))
                 self._line(f"     {'note' if level == 'info' else level}: {text}")
@@ -250,6 +252,18 @@ class PlainPrinter(CallPrinter):
         if kind == "text":
             self._streamed.add(turn_id)
         self._write(sanitize_prose(self._filter.feed(text)))
+
+    def _correct(self, event: events.TurnCorrected) -> None:
+        """Say that text on the screen is void, and print what replaces it."""
+        replaced = {"text": event.text, "reasoning": event.reasoning}
+        if self._renders or not (event.restarted or any(t is not None for t in replaced.values())):
+            return
+        self._line("     note: the server corrects its answer; it begins again")
+        if event.restarted or event.text is not None:
+            self._streamed.discard(event.turn_id)
+        for kind, text in replaced.items():
+            if text:
+                self._stream_piece(kind, event.turn_id, text)
 
     def _call(self, turn_id: str, run: ToolRun) -> None:
         self._ended.add((turn_id, run.tool_call_id))

@@ -13,6 +13,7 @@ from engine.laws import check_answered, check_record
 
 from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import new_id, utc_now
+from nbagent.contracts.chat_doors import with_send
 from nbagent.contracts.events import Event, RunFinished, TextDelta
 from nbagent.contracts.messages import Message, ToolCall
 from nbagent.contracts.model import CallDelta, ChatChunk, ChatRequest, ChatResponse, Usage
@@ -52,7 +53,7 @@ def plan_of(client: Any, **changes: Any) -> EnginePlan:
     )
     plan = EnginePlan(
         run=run,
-        client=client,
+        client=with_send(client),
         model="m",
         host=HostSet([FunctionHost([look])]),
         composer=ChatComposer("Be brief."),

@@ -160,6 +160,13 @@ def test_error_of_a_person_is_one_line_and_nothing_is_sent(
     assert len(nbagent.runs()) == 0
 
 
+def test_misspelt_tool_with_two_underscores_is_no_mcp_server(shell: MagicShell) -> None:
+    shell.cell("import nbagent", "@nbagent.tool", "def my__tool() -> int:", "    return 1")
+    for doors in ("%%agent --tools my__tol\nHi", "nbagent.Agent(tools=['my__tol']).run('Hi')"):
+        message = shell.refused(doors).message
+        assert "there is no tool 'my__tol'; did you mean 'my__tool'?" in message
+
+
 def test_defect_is_one_line_that_says_so(
     shell: MagicShell, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

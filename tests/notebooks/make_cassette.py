@@ -14,7 +14,6 @@ import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
 
 from make_outputs import NOTEBOOKS, beside, executed
 
@@ -51,21 +50,20 @@ def install(name: str) -> None:
     """In the notebook's kernel: nothing is sent from now on, and each provider has a key."""
     import os
 
-    from nbagent.contracts.model import ChatChunk
+    from nbagent.contracts.deltas import Delta
     from nbagent.providers.client import WireClient
-    from nbagent.providers.offline.stream import response_chunks
+    from nbagent.providers.offline.stream import response_deltas
 
     os.environ.update({f"{key}_API_KEY": "never-sent-anywhere" for key in KEYS})
     answer = ANSWERS[name]()
 
-    async def chat(self: WireClient, request: ChatRequest, **how: Any) -> ChatResponse:
-        return answer(self.provider, request)
+    async def send(
+        self: WireClient, request: ChatRequest, *, stream: bool
+    ) -> AsyncGenerator[Delta]:
+        for delta in response_deltas(answer(self.provider, request)):
+            yield delta
 
-    async def chat_stream(self: WireClient, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        for chunk in response_chunks(answer(self.provider, request)):
-            yield chunk
-
-    WireClient.chat, WireClient.chat_stream = chat, chat_stream
+    WireClient.send = send
 
 
 def make(name: str, folder: Path) -> Path:

@@ -18,6 +18,7 @@ from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
+from nbagent.contracts.secrets import SecretKey
 from nbagent.providers import default_model
 from nbagent.providers.catalogue import find_provider, split_model_id
 
@@ -72,7 +73,7 @@ def test_a_key_goes_only_where_it_was_made_for(
     provider: str, environ: dict[str, str], base_url: str | None, key: str | None
 ) -> None:
     resolved = find_provider(provider).resolve(ProviderConfig(base_url=base_url), environ)
-    assert (resolved.api_key.reveal() if resolved.api_key else None) == key
+    assert (resolved.key.reveal() if isinstance(resolved.key, SecretKey) else None) == key
     if provider == "openai":
         named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
         assert resolved.base_url == (base_url or named or OPENAI)
@@ -85,6 +86,25 @@ from nbagent.providers.catalogue import provider_names
 run = nbagent.Agent(model="otherwire:x", tools="none", retries=0).run("Hello?")
 print(run.text, run.usage.completion_tokens, run.error and run.error.code, sep="|")
 print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
+"""
+ASK_OLDER = """
+import asyncio, sys
+import nbagent
+@nbagent.tool
+def population(city: str) -> int:
+    "People."
+    return 700_000
+async def chunks(client):
+    return [chunk async for chunk in client.chat_stream("Hello?")]
+for name in sys.argv[1].split():
+    for stream in (True, False):
+        run = nbagent.Agent(name, tools=[population], stream=stream).run("Hello?")
+        turn = run.turns[-1]
+        print(run.text, len(run.turns), turn.response.reasoning, *turn.notices, sep="|")
+    client = nbagent.client(name)
+    *pieces, last = asyncio.run(chunks(client))
+    text = "".join(chunk.content for chunk in pieces)
+    print(asyncio.run(client.chat("Hello?")).content, text, last.response.content, sep="|")
 """
 LIST_THEM = """
 import sys
@@ -142,6 +162,14 @@ def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
     asked = server.requests[0]
     assert (asked.path, asked.headers["x-other-key"]) == ("/v1/talk", "key-of-another-wire")
     assert (asked.body["model"], asked.body["lines"]) == ("x", [["user", "Hello?"]])
+
+
+def test_clients_of_packages_written_before_deltas_answer_in_chunks() -> None:
+    chunks = "In chunks.|2|None|an older client"
+    assert with_other_package(ASK_OLDER, "olderwire:x wholewire:x") == [
+        *(chunks, chunks, "In chunks.|In chunks|In chunks."),
+        *(chunks, "Whole.|1|None|asked whole", "Whole.|In chunks|In chunks."),
+    ]
 
 
 BROKEN = {

@@ -168,6 +168,13 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
         [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
     "data without the name of its event": (
         [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
+    "a second start voids what came before": (
+        [head({"input_tokens": 9}), *pieces(0, SILENT), said("Half a", 1), *pieces(2, LOOK),
+         head({"input_tokens": 5}), said("Whole.", 0), *tail()],
+        {"text": "Whole.", "usage": {"prompt_tokens": 5, "total_tokens": 5},
+         "raw": ABSENT}),
+    "a second start before anything came": (
+        [head(), said("x", 0), *tail()], {"text": "x"}),
     "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
@@ -197,8 +204,9 @@ BACK: dict[str, tuple[list[JSON], JSON, list[Any]]] = {
 def going_back() -> Iterator[AnswerCase]:
     """Parts that Anthropic needs back byte for byte, and that others must not get."""
     for id, (content, given, sent) in BACK.items():
+        written = "".join(block.get("text", "") for block in content)
         expect: JSON = {
-            "text": "".join(block.get("text", "") for block in content).lstrip(),
+            "text": written if written.strip() else "",
             "reasoning": "".join(block.get("thinking", "") for block in content) or None,
             "back": {"messages": [..., {"content": sent}, {"content": [given_back("toolu_1")]}]},
             "request": ask(model=CLAUDE, tools=TOOLS),

@@ -156,6 +156,40 @@ DELTAS: dict[str, tuple[list[JSON], Calls]] = {
     "the whole call once more": (
         [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
          call(B, index=0, id="x")], ONE),
+    "an empty object, then the arguments": (
+        [call("{}", index=0, id="x"), call('{"n"', name=None, index=0),
+         call(":1}", name=None, index=0)], ONE),
+    "null, then the arguments, each with name and id": (
+        [call("null", index=0, id="x"), call('{"n"', index=0, id="x"),
+         call(":1}", index=0, id="x")], ONE),
+    "an empty object with a name, then another name": (
+        [call("{}", index=0), call(C, name="c", index=0)], [*BARE, TWO[1]]),
+    "an empty object, then the same tool with arguments and no index": (
+        [call("{}"), call(B)], [*BARE, *ONE]),
+    "the arguments, then an empty object": (
+        [call(B, index=0, id="x"), call("{}", name=None, index=0),
+         call("null", name=None, index=0)], ONE),
+    "the arguments twice, without a name": (
+        [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
+         call(B, name=None, index=0)], ONE),
+    "the arguments twice, in pieces": (
+        [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
+         call('{"n"', name=None, index=0), call(":1}", name=None, index=0)], ONE),
+    "the arguments twice, with a name and no id": ([call(B, index=0), call(B, index=0)], ONE),
+    "an object inside the arguments is no second one": (
+        [call('{"n":', index=0, id="x"), call("{}", name=None, index=0),
+         call("}", name=None, index=0)], [("b", {"n": {}})]),
+    "the name in pieces": (
+        [call("", name="fs_", index=0, id="x"), call("", name="_lo", index=0),
+         call('{"at":"a"}', name="ok", index=0)], LOOKED),
+    "the name in pieces, with the id": (
+        [call("", name="fs_", index=0, id="x"), call("", name="_look", index=0, id="x"),
+         call('{"at":"a"}', name=None, index=0)], LOOKED),
+    "the name in pieces, each longer": (
+        [call("", name="fs__l", index=0, id="x"), call('{"at":"a"}', name="fs__look", index=0)],
+        LOOKED),
+    "two pieces that are no tool's name together": (
+        [call(B, name="b", index=0), call(C, name="c", index=0)], TWO),
     "arguments as an object #14": (
         [call({"n": 1}, index=0, id="x"), call({"n": 2}, name="c", index=1, id="y")], TWO),
     "no arguments at all": ([{"index": 0, "id": "x", "function": {"name": "b"}}], BARE),
@@ -233,7 +267,13 @@ STREAMS: dict[str, Stream] = {
     "[DONE] with a space, no space before data": (
         [b'data:{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}\n\n'],
         {"end": b"data: [DONE] \n\n", "text": "x"}),
-    "newlines before the first word #34": ([said("\n\n"), said(" a\n", "stop")], {"text": "a\n"}),
+    "newlines before the first word #34": (
+        [said("\n\n"), said(" \n"), said("a\n", "stop")], {"text": "a\n"}),
+    "the first line's indentation": ([said("    if x:\n", "stop")], {"text": "    if x:\n"}),
+    "the first line's indentation behind blank lines, in pieces": (
+        [said("\n"), said("  \n "), said(" "), said(" if x:\n", "stop")], {"text": "   if x:\n"}),
+    "nothing but blanks before a call": (
+        [said("\n  "), said(" "), calls(LOOK), BEGUN], {"calls": LOOKED}),
     "chunks without a delta #50": (
         [{"choices": []}, {"choices": None}, chunk(None), {}, STOP], {"text": "x"}),
     "signs of life": (
@@ -400,11 +440,14 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<thought>hm</thought>Yes.": ("hm", "Yes."),
     "<think>a <think> </thin b < / c</think>Yes.": ("a <think> </thin b < / c", "Yes."),
     "<think>hm</think>": ("hm", ""),
+    "  <think>hm</think>   Yes.": ("hm", "Yes."),
+    "<think>hm</think>\n\n    if x:": ("hm", "    if x:"),
     "<think>hm</think>Use `<think>x</think>` so.": ("hm", "Use `<think>x</think>` so."),
 }
 PLAIN = (
     *("<", "<th", "<thin air>", "<thinker>a</thinker>", "`<think>` is a tag"),
     *("```xml\n<think>x</think>\n```", "The tag <think>x</think> is for reasoning."),
+    *("    if x:", "  <thin air>", "    <b>"),
     *("<b><think>x</think></b>", "</think> closes it"),
 )
 
@@ -424,7 +467,7 @@ def think_tags() -> Iterator[AnswerCase]:
             yield AnswerCase(f"tags: {text!r} by {step} #33", body=body, stream=stream, **expect)
     own = "<think> is what Qwen writes first."
     id = "tags: never closed is the answer's own word"
-    yield AnswerCase(id, text=own, stream=spelled(own, 3), shown_reasoning=False)
+    yield AnswerCase(id, text=own, stream=spelled(own, 3))
     for id, finish, delta in (("that took all the room", "length", {}), ("before a call", None, {
             "tool_calls": [call(index=0, id="c")]})):  # fmt: skip
         stream = spelled("<think>I look.", 4, finish or "stop", **delta)

@@ -27,6 +27,7 @@ from typing import Any, TypeVar, cast
 import pytest
 from servers.player import Ending, Framing, Play, Player
 
+from nbagent.contracts.corrections import AnswerRestarted, CallCorrected, TextCorrected
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message, TextPart
 from nbagent.contracts.model import (
@@ -128,8 +129,6 @@ class AnswerCase:
     """Cut at every byte, sent byte by byte, wrong values in every place. Needs both forms."""
     whole_pieces: bool = False
     """Bytes after the end count only if they came with it."""
-    shown_reasoning: bool = True
-    """The reasoning that was streamed is the response's."""
     # What the answer comes to; with `error` it is a ModelError, else a response.
     text: str = ""
     reasoning: str | None = None
@@ -406,19 +405,45 @@ def check(case: AnswerCase, outcome: Outcome) -> None:
         check_chunks(case, chunks, result)
 
 
+@dataclass
+class Shown:
+    """What a person sees who follows the chunks of an answer, corrections included."""
+
+    text: str = ""
+    reasoning: str = ""
+    calls: dict[int, tuple[str, str]] = field(default_factory=dict[int, tuple[str, str]])
+
+    def add(self, chunk: ChatChunk) -> None:
+        self.text += chunk.content
+        self.reasoning += chunk.reasoning
+        if delta := chunk.tool_call_delta:
+            name, arguments = self.calls.get(delta.index, ("", ""))
+            self.calls[delta.index] = (delta.name or name, arguments + delta.arguments)
+        match chunk.correction:
+            case TextCorrected(text, reasoning):
+                self.text = self.text if text is None else text
+                self.reasoning = self.reasoning if reasoning is None else reasoning
+            case CallCorrected(index, name, arguments):
+                before = self.calls.get(index, ("", ""))
+                self.calls[index] = (
+                    before[0] if name is None else name,
+                    before[1] if arguments is None else arguments,
+                )
+            case AnswerRestarted():
+                self.text, self.reasoning, self.calls = "", "", {}
+            case None:
+                pass
+
+
 def check_chunks(case: AnswerCase, chunks: list[ChatChunk], response: ChatResponse) -> None:
     """Assert that what was streamed is what the response holds."""
     message = response.message
-    assert "".join(chunk.content for chunk in chunks) == message.text
-    if case.shown_reasoning:
-        assert "".join(chunk.reasoning for chunk in chunks) == (message.reasoning or "")
-    arguments = ["" for _ in message.tool_calls]
-    names: list[set[str]] = [set() for _ in message.tool_calls]
-    for delta in (chunk.tool_call_delta for chunk in chunks if chunk.tool_call_delta):
-        arguments[delta.index] += delta.arguments
-        names[delta.index] |= {delta.name} if delta.name else set()
-    assert arguments == [call.arguments_raw for call in message.tool_calls]
-    assert all(seen <= {call.name} for seen, call in zip(names, message.tool_calls, strict=True))
+    shown = Shown()
+    for chunk in chunks:
+        shown.add(chunk)
+    assert (shown.text, shown.reasoning) == (message.text, message.reasoning or "")
+    written = [(call.name, call.arguments_raw) for call in message.tool_calls]
+    assert [shown.calls[index] for index in sorted(shown.calls)] == written
     said = [chunk.notice.text for chunk in chunks if chunk.notice and chunk.notice.kind == "note"]
     assert len(said) == len(case.notes), said
     assert all(words in text for words, text in zip(case.notes, said, strict=True))

@@ -173,6 +173,10 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
          event(ARGUMENTS, item_id="fc_1", delta="null"),
          event(ARGUMENTS, item_id="fc_1", delta="}"), last()],
         {"calls": [("b", {"n": None}), ("c", {})], "ids": ["call_1", "call_2"]}),
+    "the whole arguments are others than their pieces": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(ARGUMENTS, output_index=0, delta='{"n":1'),
+         event(DONE, output_index=0, item=call('{"n":2}')), last()], {"calls": [("b", {"n": 2})]}),
     "the whole call is announced": (
         [event(BEGUN, output_index=0, item=call('{"n":1}')),
          event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
@@ -281,8 +285,13 @@ HI: list[JSON] = [{"type": "message", "role": "user", "content": [text_in("hi")]
 INCLUDE = ["reasoning.encrypted_content"]
 NOTHING: JSON = {"model": "m", "store": False, "include": INCLUDE, "input": HI}
 SCHEMA: JSON = {"type": "object", "properties": {"a": {"default": 1}}}
+# Only a server that says so binds the schema.
+IN_WORDS = (
+    "Be brief.\n\nAnswer with one JSON object that fits this JSON Schema: "
+    '{"type":"object","properties":{"a":{"default":1}}}'
+)
 EVERYTHING_SENT: JSON = {
-    **NOTHING, "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "stream": True,
+    **NOTHING, "instructions": IN_WORDS, "temperature": 0.5, "top_p": 0.9, "stream": True,
     "max_output_tokens": 7, "service_tier": "flex",
     "reasoning": Exactly({"effort": "low", "summary": "auto"}),
     "tools": [Exactly(function("fs__read", description="Read.")), Exactly(function("b"))],
@@ -334,6 +343,9 @@ WIRE = WireSetup(
         RequestCase("nothing is set #24", ask(), NOTHING, only=True),
         RequestCase("everything is set", everything(output_schema=SCHEMA), EVERYTHING_SENT,
                     only=True, stream=True, config={"extra_body": {"service_tier": "flex"}}),
+        RequestCase("the vendor's own server binds the schema", everything(output_schema=SCHEMA),
+                    {"instructions": "Be brief.", "text": {"format": {"type": "json_schema"}}},
+                    server="openai"),
         *(RequestCase(id, request, expect) for id, (request, expect) in PARAMETERS.items()),
     ),
     histories=HISTORIES,

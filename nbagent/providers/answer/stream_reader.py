@@ -5,10 +5,14 @@ Decides when an answer is complete; the parser knows what the frames mean.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
-from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.images import LongDataFilter
+from nbagent.providers.answer.wire_deltas import LastEvent
 from nbagent.providers.transport.sse import (
     MAX_FRAME_BYTES,
     Splitter,
@@ -24,19 +28,16 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_BYTES = 64 * 2**20
 """Limit of one answer, without images that are too large: 128,000 tokens with 350 bytes around
 each are 43 MB."""
-NO_CALLS = "no_calls"
-"""Code of an answer that announces tool calls and has none; the client repeats such a request once.
-"""
 
 
 class AnswerReader:
     """Reads the pieces of a 200 body: a stream of frames, or one JSON value.
 
-    The builder holds all that was read, also after a ModelError.
+    Before a ModelError, `feed` and `end` yield what was read until then.
     """
 
-    def __init__(self, parser: Parser, builder: ResponseBuilder, splitter: Splitter) -> None:
-        self._builder = builder
+    def __init__(self, parser: Parser, pipe: AnswerPipe, splitter: Splitter) -> None:
+        self._pipe = pipe
         self._parser = parser
         self._splitter = splitter
         self._is_stream = not isinstance(splitter, Sse)
@@ -47,8 +48,25 @@ class AnswerReader:
         self._n_bytes = 0
         self._saw_frame = False
 
-    def feed(self, piece: bytes) -> None:
-        """Read a piece of the body."""
+    def feed(self, piece: bytes) -> Iterator[Delta]:
+        """Read a piece of the body; yield its deltas."""
+        try:
+            self._feed(piece)
+        except ModelError:
+            yield from self._pipe.take()
+            raise
+        yield from self._pipe.take()
+
+    def end(self) -> Iterator[Delta]:
+        """Read the end of the body. Raises ModelError if it is no answer, or was cut."""
+        try:
+            self._end()
+        except ModelError:
+            yield from self._pipe.take()
+            raise
+        yield from self._pipe.take()
+
+    def _feed(self, piece: bytes) -> None:
         piece = self._long_data.feed(piece)
         self._n_bytes += len(piece)
         if self._n_bytes > _MAX_BYTES or len(self._head) > MAX_FRAME_BYTES:
@@ -70,33 +88,32 @@ class AnswerReader:
         elif not start:
             self._head.clear()
 
-    def end(self) -> None:
-        """End of the body. Raises ModelError if it is no answer, or was cut."""
-        builder = self._builder
+    def _end(self) -> None:
+        pipe = self._pipe
         try:
             if self._is_json:
                 self._read_json(bytes(self._head))
-            if not builder.ended:
+            if not pipe.ended:
                 self._read_frames(self._splitter.flush())
         except ModelError:
             # Half a frame after a complete text costs the usage, not the answer.
-            if not builder.is_usable():
+            if not pipe.is_usable():
                 raise
         if not self._saw_frame:
             shown = preview(self._head)
             raise bad_response(
                 f"it is neither JSON nor an event stream{f' ({shown!r})' if shown else ''}"
             )
-        if not (builder.ended or builder.finished):
-            builder.take_chunks()  # Not shown: an unfinished last frame may be half a text.
+        if not (pipe.ended or pipe.finished):
+            pipe.take()  # Not shown: an unfinished last frame may be half a text.
             raise bad_response("the stream was cut before the answer was complete")
-        if not builder.answered:
-            raise bad_response("the stream contains no answer", retry=builder.no_host_answered)
-        if builder.lacks_announced_calls:
+        if not pipe.answered:
+            raise bad_response("the stream contains no answer", retry=pipe.no_host_answered)
+        if pipe.lacks_announced_calls:
             fault = bad_response("it announces tool calls and contains none", retry=True)
-            fault.details["code"] = NO_CALLS
+            fault.kind = "missing_calls"
             raise fault
-        builder.close()
+        pipe.close()
 
     def _read_json(self, body: bytes) -> None:
         try:
@@ -108,21 +125,23 @@ class AnswerReader:
                 raise
             self._read_frames(self._splitter.feed(body))
             return
-        self._parser.read_whole(value)
         self._saw_frame = True
-        self._builder.end()
+        for delta in self._parser.read_whole(value):
+            self._pipe.add(delta)
+        self._pipe.add(LastEvent())
 
     def _read_frames(self, frames: list[tuple[bytes, bytes]]) -> None:
-        builder, parser = self._builder, self._parser
+        pipe, parser, add = self._pipe, self._parser, self._pipe.add
         done = False
         for name, data in frames:
-            if builder.ended and not done:
+            if pipe.ended and not done:
                 break
             if data.startswith(b"[DONE]"):
                 # On a wire with another last event, a gateway added it, perhaps after half an
                 # answer.
                 if parser.ends_with_done:
-                    done = builder.ended = self._saw_frame = True
+                    done = self._saw_frame = True
+                    pipe.add(LastEvent())
                 continue
             if not data.strip() or name in _KEEP_ALIVE_EVENTS:
                 continue
@@ -132,5 +151,6 @@ class AnswerReader:
                 payload = {"usage": (json_object(payload) or {}).get("usage")}
             elif name == b"error" and "error" not in (json_object(payload) or {}):
                 payload = {"error": payload or "an error event without a text"}
-            parser.read_event(name, payload)
             self._saw_frame = True
+            for delta in parser.read_event(name, payload):
+                add(delta)

@@ -9,6 +9,13 @@ _OPENING_TAGS = ("<think>", "<thinking>", "<thought>")
 """Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI-compatible URL."""
 _MAX_PENDING_CHARS = 200
 """Spaces held back at most, because a closing tag may follow; reasoning is shown without them."""
+_MAX_INDENTATION_CHARS = 200
+"""Of the first line; a flood of spaces before it is no indentation."""
+
+
+def last_indentation(blank: str) -> str:
+    """Return the spaces after the last newline of a blank text."""
+    return blank[blank.rfind("\n") + 1 :][:_MAX_INDENTATION_CHARS]
 
 
 class ThinkTags:
@@ -18,11 +25,14 @@ class ThinkTags:
     Studio by default). A tag anywhere else is text: the answer may talk about such tags.
 
     Args:
-        done: True if nothing is split (any more).
+        over: True if nothing is split.
     """
 
     def __init__(self, *, over: bool) -> None:
         self.done = over
+        """Nothing is split any more."""
+        self.closed = False
+        """A closing tag has come."""
         self._closing = ""
         self._raw: list[str] = []
         self._pending = ""
@@ -39,15 +49,14 @@ class ThinkTags:
         if self._closing:
             self._raw.append(piece)
             return self._split_reasoning(text)
-        # Blank lines before the first word are dropped from every answer.
-        text = text.lstrip()
+        stripped = text.lstrip()
         for tag in _OPENING_TAGS:
-            if text.startswith(tag):
+            if stripped.startswith(tag):
                 self._closing = f"</{tag[1:]}"
-                self._raw.append(text)
-                return self._split_reasoning(text[len(tag) :])
-        if any(tag.startswith(text) for tag in _OPENING_TAGS):
-            self._pending = text
+                self._raw.append(stripped)
+                return self._split_reasoning(stripped[len(tag) :])
+        if any(tag.startswith(stripped) for tag in _OPENING_TAGS):
+            self._pending = last_indentation(text[: len(text) - len(stripped)]) + stripped
             return "", ""
         self._pending, self.done = "", True
         return "", text
@@ -61,7 +70,7 @@ class ThinkTags:
         end, rest = text.find(self._closing), ""
         if end >= 0:
             shown, rest = text[:end].rstrip(), text[end + len(self._closing) :]
-            self._pending, self.done = "", True
+            self._pending, self.done, self.closed = "", True, True
         else:
             # The last characters may be the start of the closing tag.
             begun = max(n for n in range(len(self._closing)) if text.endswith(self._closing[:n]))

@@ -6,15 +6,21 @@ Keeps the model's own text; the engine decides if a call is valid.
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from nbagent.contracts.messages import ToolCall, parse_arguments
+from nbagent.contracts.corrections import CallCorrected
+from nbagent.contracts.deltas import CallEnd
+from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.model import CallDelta
+from nbagent.providers.answer.wire_deltas import CallPart
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.tool_names import WireNames
 
 _MAX_CALLS = 512
+_MAX_PIECES = 4_096
+"""Pieces of arguments that are kept apart; small texts take 20 times their size."""
 _MAX_PARSE_ATTEMPTS = 64
 """Parse an unfinished call at most this often; unlimited parsing would be quadratic."""
 
@@ -59,13 +65,13 @@ class _Draft:
     def raw(self) -> str:
         return "".join(self.pieces)
 
-    def starts_second_object(self, arguments: str) -> bool:
-        """True if a fragment opens an object although the arguments are complete already."""
+    def is_complete(self) -> bool:
+        """True if its arguments are a whole object, or the null that some servers begin with."""
         self.parse_attempts += 1
-        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not arguments.lstrip().startswith("{"):
+        raw = self.raw().strip()
+        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not raw:
             return False
-        raw = self.raw()
-        return raw.rstrip().endswith("}") and parse_arguments(raw) is not None
+        return raw == "null" or (raw.endswith("}") and parse_arguments(raw) is not None)
 
 
 class ToolCallAssembler:
@@ -85,83 +91,126 @@ class ToolCallAssembler:
     def __bool__(self) -> bool:
         return bool(self._calls)
 
-    def add(
-        self,
-        key: object,
-        *,
-        id: str = "",
-        name: str = "",
-        arguments: str = "",
-        extra: dict[str, Any] | None = None,
-    ) -> CallDelta | None:
-        """Add a call or a fragment of one; return the part to show, None if there is none.
+    def add(self, part: CallPart) -> list[CallDelta | CallCorrected]:
+        """Add a call or a fragment of one; return what is new of it."""
+        draft, arguments = self._by_key.get(part.key), part.arguments
+        if draft is None or not draft.name:
+            return self._extend(draft or self._new_draft(part.key), part, arguments)
+        opens = arguments.lstrip().startswith("{") or arguments.strip() == "null"
+        begun = opens and draft.is_complete()
+        if begun and self._is_same_call(draft, part):
+            return self._extend_again(draft, part)
+        if self._is_other_call(draft, part, begun=begun):
+            return self._extend(self._new_draft(part.key), part, arguments)
+        return [*self._complete_name(draft, part), *self._extend(draft, part, arguments)]
 
-        Args:
-            key: the call's index or the id of its item; None if the server sends neither; a new
-                `object()` for a call that arrives whole.
+    def _is_same_call(self, draft: _Draft, part: CallPart) -> bool:
+        """True if arguments that follow complete ones belong to the same call.
+
+        Servers send `{}` or null before the arguments, or all arguments a second time.
         """
-        draft = self._by_key.get(key)
-        if draft is not None and draft.name:
-            second_object = bool(name) and draft.starts_second_object(arguments)
-            if second_object and id and (id, arguments) == (draft.id, draft.raw()):
-                return None  # A repeat of the whole call with the same id.
-            if id and draft.id:
-                # Some servers send parallel calls with the same index, old gateways two calls with
-                # the same id.
-                is_other = id != draft.id or second_object
-            else:
-                # Without an id: a name with no index, another name, or a second whole object begins
-                # a
-                # new call. A repeated name alone does not: some servers send it in each fragment.
-                is_other = bool(name) and (key is None or name != draft.name or second_object)
-            draft = None if is_other else draft
-        draft = draft or self._new_draft(key)
-        draft.id = draft.id or fix_surrogates(id)
-        is_named = bool(name) and not draft.name
-        draft.name = draft.name or fix_surrogates(name)
-        draft.extra.update(extra or {})
+        if part.id and draft.id and part.id != draft.id:
+            return False
+        if not part.name:
+            return True
+        # With its name it may be another call, but not after an empty object, or if it is equal.
+        if part.name != draft.name or (part.key is None and not part.id):
+            return False
+        if part.arguments == draft.raw():
+            return bool(part.id) or not _is_empty(part.arguments)
+        return _is_empty(draft.raw())
+
+    def _is_other_call(self, draft: _Draft, part: CallPart, *, begun: bool) -> bool:
+        """True if a fragment with the key of a call begins another one."""
+        if part.id and draft.id:
+            # Some servers send parallel calls with the same index, old gateways two calls with the
+            # same id.
+            return part.id != draft.id or (begun and bool(part.name))
+        if not part.name or self._joined_name(draft, part.name):
+            return False
+        # Without an id: a name with no index, another name, or a second whole object begins a new
+        # call. A repeated name alone does not: some servers send it in each fragment.
+        return part.key is None or part.name != draft.name or begun
+
+    def _joined_name(self, draft: _Draft, name: str) -> str:
+        """Return the name of a call whose name comes in pieces; empty if this is none.
+
+        The pieces together begin an offered tool's name, and neither is one alone.
+        """
+        names = self._names
+        if draft.raw() or names.is_offered(draft.name) or draft.name == name:
+            return ""
+        if names.is_offered(name):
+            return name if name.startswith(draft.name) else ""
+        return draft.name + name if names.begins_offered(draft.name + name) else ""
+
+    def _complete_name(self, draft: _Draft, part: CallPart) -> Iterator[CallCorrected]:
+        name = self._joined_name(draft, part.name) if part.name else ""
+        if name and draft.position is not None:
+            draft.name = fix_surrogates(name)
+            yield CallCorrected(draft.position, name=self._names.from_wire(draft.name))
+
+    def _extend_again(self, draft: _Draft, part: CallPart) -> list[CallDelta | CallCorrected]:
+        """Replace complete arguments by those that begin now; an empty object replaces none."""
+        if _is_empty(part.arguments) or part.arguments == draft.raw():
+            return self._extend(draft, part, "")
+        assert draft.position is not None
+        draft.pieces.clear()
+        draft.pieces.append(draft.joiner.feed(part.arguments))
+        return [
+            *self._extend(draft, part, ""),
+            CallCorrected(draft.position, arguments=draft.pieces[0]),
+        ]
+
+    def _extend(
+        self, draft: _Draft, part: CallPart, arguments: str
+    ) -> list[CallDelta | CallCorrected]:
+        draft.id = draft.id or fix_surrogates(part.id)
+        is_named = bool(part.name) and not draft.name
+        draft.name = draft.name or fix_surrogates(part.name)
+        draft.extra.update(part.extra or {})
         if not is_named and not arguments:
-            return None
+            return []
         arguments = draft.joiner.feed(arguments)
         draft.pieces.append(arguments)
+        if len(draft.pieces) > _MAX_PIECES:
+            draft.pieces[:] = [draft.raw()]
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)
         shown = self._names.from_wire(draft.name) if is_named else None
-        return CallDelta(draft.position, draft.id or None, shown, arguments)
+        return [CallDelta(draft.position, draft.id or None, shown, arguments)]
 
-    def replace(self, key: object, arguments: str) -> None:
-        """Replace the fragments of a call by its whole arguments, which the server sent later."""
-        if draft := self._by_key.get(key):
-            draft.pieces[:] = [fix_surrogates(arguments)]
+    def replace(self, key: object, arguments: str) -> CallCorrected | None:
+        """Replace the fragments of a call by its whole arguments; None if they are the same."""
+        draft = self._by_key.get(key)
+        arguments = fix_surrogates(arguments)
+        if draft is None or draft.position is None or draft.raw() == arguments:
+            return None
+        draft.pieces[:], draft.joiner = [arguments], SurrogateJoiner()
+        return CallCorrected(draft.position, arguments=arguments)
 
-    def build(self) -> tuple[ToolCall, ...]:
-        """Return all calls, each with an id of its own: results are matched by it."""
+    def end(self) -> Iterator[CallDelta | CallEnd]:
+        """Yield the ends of all calls, each with an id of its own: results are matched by it."""
         ids: set[str] = set()
         seen_calls: set[tuple[str, str, str]] = set()
-        calls: list[ToolCall] = []
-        for draft in self._calls:
-            draft.pieces.append(draft.joiner.flush())
-            raw = draft.raw()
-            if draft.id and (draft.id, draft.name, raw) in seen_calls:
-                continue  # A repeat of the same call runs once.
-            seen_calls.add((draft.id, draft.name, raw))
+        for index, draft in enumerate(self._calls):
+            if rest := draft.joiner.flush():
+                draft.pieces.append(rest)
+                yield CallDelta(index, arguments=rest)
+            same = draft.id, draft.name, draft.raw()
+            if draft.id and same in seen_calls:
+                # A repeat of the same call runs once.
+                yield CallEnd(index, draft.id, is_repeat=True)
+                continue
+            seen_calls.add(same)
             call_id = wanted = draft.id or f"call_{secrets.token_hex(12)}"
             n = 1
             while call_id in ids:
                 n += 1
                 call_id = f"{wanted}_{n}"
             ids.add(call_id)
-            calls.append(
-                ToolCall(
-                    id=call_id,
-                    name=self._names.from_wire(draft.name),
-                    arguments=parse_arguments(raw),
-                    arguments_raw=raw,
-                    extra=fix_surrogates(draft.extra) or None,
-                )
-            )
-        return tuple(calls)
+            yield CallEnd(index, call_id, fix_surrogates(draft.extra) or None)
 
     def _new_draft(self, key: object) -> _Draft:
         self._count += 1
@@ -170,3 +219,8 @@ class ToolCallAssembler:
         # A fragment without a key continues the last call.
         draft = self._by_key[key] = self._by_key[None] = _Draft()
         return draft
+
+
+def _is_empty(arguments: str) -> bool:
+    """True for an object without fields, or null."""
+    return "".join(arguments.split()) in ("{}", "null")

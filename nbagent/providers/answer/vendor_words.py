@@ -6,18 +6,18 @@ One table for all servers, not one per wire: a gateway passes on the words of th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.model import FinishReason, ModelInfo, Usage
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
     text_or_empty,
     token_count,
 )
+from nbagent.providers.answer.wire_deltas import CallPart, ServerFault
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 
@@ -91,17 +91,18 @@ def read_usage(counted: Any) -> Usage | None:
     return Usage.of(**counts)
 
 
-def frame_object(data: Any, builder: ResponseBuilder) -> dict[str, Any]:
-    """Return the object of a frame, also from a list (Gemini's errors). Raises its error.
-
-    Every provider may send an error object inside a 200 answer.
-    """
+def frame_object(data: Any) -> dict[str, Any]:
+    """Return the object of a frame, also from a list (Gemini's errors)."""
     frame = next(iter(objects_in(data)), json_object(data))
     if frame is None:
         raise bad_response(f"a frame is {type(data).__name__}, not an object")
-    if frame.get("error"):
-        builder.fail(stream_error(frame))
     return frame
+
+
+def faults_in(frame: dict[str, Any]) -> Iterator[ServerFault]:
+    """Yield the error object of a frame; every provider may send one inside a 200 answer."""
+    if frame.get("error"):
+        yield ServerFault(stream_error(frame))
 
 
 def parse_index(value: Any) -> int | None:
@@ -111,18 +112,14 @@ def parse_index(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def add_call(
-    builder: ResponseBuilder,
-    key: object,
-    call: dict[str, Any],
-    body: Any,
-    extra: dict[str, Any] | None = None,
-) -> None:
-    """Add a call or a fragment of one to the answer; `body` holds its name and arguments."""
+def call_part(
+    key: object, call: dict[str, Any], body: Any, extra: dict[str, Any] | None = None
+) -> CallPart:
+    """Read a call or a fragment of one; `body` holds its name and arguments."""
     within = json_object(body) or {}
     written = next((within[name] for name in _ARGUMENTS if name in within), None)
     id, name = text_or_empty(call.get("id")), text_or_empty(within.get("name"))
-    builder.add_call(key, id=id, name=name, arguments=arguments_json(written), extra=extra)
+    return CallPart(key, id, name, arguments_json(written), extra)
 
 
 def read_model_list(body: Any) -> list[ModelInfo]:

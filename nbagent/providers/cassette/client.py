@@ -10,16 +10,18 @@ import asyncio
 import itertools
 import re
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from difflib import get_close_matches, unified_diff
 from typing import Any, Literal
 
+from nbagent.contracts.answer import Answer
 from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.chat_doors import ChatDoors, whole_deltas
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import (
-    ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
@@ -34,7 +36,7 @@ from nbagent.providers.cassette.file import (
     RecordedRequest,
     unusable_file,
 )
-from nbagent.providers.offline.stream import response_chunks
+from nbagent.providers.offline.stream import response_deltas
 
 CacheMode = Literal["auto", "replay", "refresh"]
 
@@ -46,7 +48,7 @@ _DURATION = re.compile(r'("duration_ms":)[\d.]+')
 """Part of a script's result that differs in each run; it must not make a new request of it."""
 
 
-class ReplayClient:
+class ReplayClient(ChatDoors):
     """Answers from a cassette or asks the inner client, as the mode allows."""
 
     def __init__(
@@ -90,36 +92,24 @@ class ReplayClient:
         """Close the inner client."""
         await self._inner.close()
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """Return the recorded answer, or send the request."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Yield the recorded answer, or send the request and record its answer."""
         key, recorded_request = self._describe(request)
         recorded = await self._find_recorded(key, recorded_request)
         if recorded is not None:
-            return recorded
-        response = await self._inner.chat(request, notify=notify)
-        notice = await self._record(key, recorded_request, response)
-        if notice is not None and notify is not None:
-            notify(notice)
-        return response
-
-    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """Yield the answer in chunks, also a recorded one."""
-        key, recorded_request = self._describe(request)
-        recorded = await self._find_recorded(key, recorded_request)
-        if recorded is not None:
-            for chunk in response_chunks(recorded):
-                yield chunk
+            for delta in response_deltas(recorded) if stream else whole_deltas(recorded):
+                yield delta
                 await asyncio.sleep(0)
             return
-        async with aclosing(self._inner.chat_stream(request)) as chunks:
-            async for chunk in chunks:
-                if chunk.done and chunk.response is not None:
-                    notice = await self._record(key, recorded_request, chunk.response)
+        answer = Answer()
+        async with aclosing(self._inner.send(request, stream=stream)) as deltas:
+            async for delta in deltas:
+                answer.add(delta)
+                if (response := answer.response()) is not None:
+                    notice = await self._record(key, recorded_request, response)
                     if notice is not None:
-                        yield ChatChunk(notice=notice)
-                yield chunk
+                        yield notice
+                yield delta
 
     def _describe(self, request: ChatRequest) -> tuple[str, RecordedRequest]:
         """Return the key of a request and its recorded form."""

@@ -28,22 +28,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from nbagent.contracts.chat_doors import ChatDoors
+from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import (
-    ChatChunk,
     ChatRequest,
-    ChatResponse,
     ClientNotice,
     ModelInfo,
     ProviderConfig,
 )
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
-from nbagent.providers.provider import Provider, collect_stream
+from nbagent.providers.provider import Provider
+from nbagent.providers.servers import built_in_server
 from nbagent.providers.transport.sse import safe_line
 from nbagent.providers.wires.chat import Chat
-from nbagent.providers.wires.chat_profiles import PROFILES
 
+_QUIRKS = built_in_server("llamacpp").quirks
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
@@ -77,7 +78,7 @@ servers: dict[Path, ServerProcess] = {}
 """The current process of each file; module-wide, so that agents share a loaded model."""
 
 
-class LocalClient:
+class LocalClient(ChatDoors):
     """Answers for `local:` models; starts a server for each file."""
 
     provider = "local"
@@ -86,21 +87,15 @@ class LocalClient:
         self._config = config
         self._clients: dict[tuple[str, ServerProcess], ChatClient] = {}
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """Send one request and return the whole answer."""
-        return await collect_stream(self.chat_stream(request), notify)
-
-    async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
-        """Send one request; yield its answer in chunks. The last has `done` and `response`."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Send one request; yield its answer. It always streams: a stop ends it sooner."""
         path = self._model_file(request.model)
         if path not in servers or not servers[path].alive:
             servers[path] = ServerProcess(path)
         server = servers[path]
         if server.url is None:
             text = f"loading {path.name} ({path.stat().st_size / 1e6:,.1f} MB)"
-            yield ChatChunk(notice=ClientNotice("wait", text))
+            yield ClientNotice("wait", text)
         url = await server.started(self._config.timeout_s)
         key = request.model, server
         if key not in self._clients:
@@ -109,11 +104,11 @@ class LocalClient:
 
             # No retries: waiting does not restart a process.
             at = replace(self._config, base_url=f"{url}/v1", api_key=server.key, retries=0)
-            self._clients[key] = WireClient(Chat(PROFILES["llamacpp"]), at, provider="local")
+            self._clients[key] = WireClient(Chat(_QUIRKS), at, provider="local")
         try:
-            async with aclosing(self._clients[key].chat_stream(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
+            async with aclosing(self._clients[key].send(request, stream=True)) as deltas:
+                async for delta in deltas:
+                    yield delta
         except ModelError as error:
             if error.status is None:
                 await server.check()
@@ -121,7 +116,7 @@ class LocalClient:
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True as for llama.cpp's server."""
-        return Chat(PROFILES["llamacpp"]).has_schema_mode(request)
+        return Chat(_QUIRKS).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """List the files in the hub's cache, and the loaded ones as their servers describe them."""
@@ -308,4 +303,4 @@ def _cannot_serve(text: str) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR")
 
 
-PROVIDER = Provider(name="local", open=LocalClient, needs_key=False)
+PROVIDER = Provider(name="local", open=LocalClient, needs_key=False, is_free=True)

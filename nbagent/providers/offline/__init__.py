@@ -378,4 +378,6 @@ class OfflineClient(OfflineModel):
         return replace(step, place=call_prefix, delay_ms=delay_ms)
 
 
-PROVIDER = Provider(name="offline", open=OfflineClient, default_model=DEMO, needs_key=False)
+PROVIDER = Provider(
+    name="offline", open=OfflineClient, default_model=DEMO, needs_key=False, is_free=True
+)

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
+from nbagent.contracts.chat_doors import ChatDoors
+from nbagent.contracts.deltas import Delta, ImagePiece, ReasoningPiece, TextPiece, WholeAnswer
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall, parse_arguments
 from nbagent.contracts.model import (
     CallDelta,
-    ChatChunk,
     ChatRequest,
     ChatResponse,
     ClientNotice,
@@ -27,7 +28,6 @@ from nbagent.contracts.model import (
     Usage,
 )
 from nbagent.engine.overflow import CHARS_PER_TOKEN, message_chars, tools_chars
-from nbagent.providers.provider import collect_stream
 
 _PIECE = re.compile(r"\s*\S{1,8}|\s+\Z")
 """About one token: a word with the space before it, or a part of a word."""
@@ -95,7 +95,7 @@ def call(
     return ScriptedAnswer(calls=(tool_call,))
 
 
-class OfflineModel(Protocol):
+class OfflineModel(ChatDoors, Protocol):
     """Base of all offline models: plays a step, as a stream or as a whole."""
 
     provider = "offline"
@@ -106,16 +106,8 @@ class OfflineModel(Protocol):
         """Return the answer. Raises ModelError if there is none; other errors become one."""
         ...
 
-    async def chat(
-        self, request: ChatRequest, *, notify: Callable[[ClientNotice], None] | None = None
-    ) -> ChatResponse:
-        """Return the whole answer, without delays between pieces."""
-        return await collect_stream(self.chat_stream(request, paced=False), notify)
-
-    async def chat_stream(
-        self, request: ChatRequest, *, paced: bool = True
-    ) -> AsyncGenerator[ChatChunk]:
-        """Yield the answer in pieces of about a token; if `paced`, with delays between them."""
+    async def send(self, request: ChatRequest, *, stream: bool) -> AsyncGenerator[Delta]:
+        """Yield the answer in pieces of about a token; in a stream with delays between them."""
         until_s = time.monotonic() + self.timeout_s
         try:
             step = _apply_limits(self.answer(request), request)
@@ -127,21 +119,20 @@ class OfflineModel(Protocol):
                 f"the offline model raised {type(failure).__name__}: {failure}; correct the"
                 " function of its script, or please report the prompt."
             ) from failure
-        delay_s = (step.delay_ms or 0.0) / 1000 if paced else 0.0
+        delay_s = (step.delay_ms or 0.0) / 1000 if stream else 0.0
         response = _build_response(step, request)
         await _wait(step.wait_ms / 1000, until_s)
         failure = step.failure or ModelError("the script says so", code="LLM_RATE_LIMITED")
         for attempt in range(1, step.retries + 1):
             text = f"retry {attempt} of {step.retries}: {failure.message}"
             after_s = failure.retry_after_s or 0.0
-            notice = ClientNotice("retry", text, attempt, wait_s=after_s, error=failure.info)
-            yield ChatChunk(notice=notice)
-        *pieces, last = response_chunks(response, step.pieces)
+            yield ClientNotice("retry", text, attempt, wait_s=after_s, error=failure.info)
+        *pieces, last = response_deltas(response, step.pieces)
         if step.failure is not None and response.message.tool_calls:
             # Break the stream inside the last call: a complete call would be trusted and run.
-            end = pieces[-1].tool_call_delta
-            assert end is not None
-            pieces[-1] = ChatChunk(tool_call_delta=replace(end, arguments=end.arguments[:-1]))
+            end = pieces[-1]
+            assert isinstance(end, CallDelta)
+            pieces[-1] = replace(end, arguments=end.arguments[:-1])
         for piece in pieces:
             await _wait(delay_s, until_s)
             yield piece
@@ -154,23 +145,20 @@ class OfflineModel(Protocol):
         """Nothing to close."""
 
 
-def response_chunks(
-    response: ChatResponse, texts: Sequence[str] | None = None
-) -> Iterator[ChatChunk]:
-    """Yield a whole answer as chunks; `texts` are the pieces of its text, else one per token."""
+def response_deltas(response: ChatResponse, texts: Sequence[str] | None = None) -> Iterator[Delta]:
+    """Yield a whole answer in pieces; `texts` are the pieces of its text, else one per token."""
     message = response.message
     for piece in _PIECE.findall(message.reasoning or ""):
-        yield ChatChunk(reasoning=piece)
+        yield ReasoningPiece(piece)
     for piece in _PIECE.findall(message.text) if texts is None else texts:
-        yield ChatChunk(content=piece)
+        yield TextPiece(piece)
     for image in message.images:
-        yield ChatChunk(image=image)
+        yield ImagePiece(image)
     for index, call in enumerate(message.tool_calls):
-        yield ChatChunk(tool_call_delta=CallDelta(index, id=call.id, name=call.name))
+        yield CallDelta(index, id=call.id, name=call.name)
         for piece in re.findall(r"(?s).{1,12}", call.arguments_raw):
-            yield ChatChunk(tool_call_delta=CallDelta(index, arguments=piece))
-    finish, usage = response.finish_reason, response.usage
-    yield ChatChunk(done=True, finish_reason=finish, usage=usage, response=response)
+            yield CallDelta(index, arguments=piece)
+    yield WholeAnswer(response)
 
 
 def estimate_tokens(chars: int) -> int:

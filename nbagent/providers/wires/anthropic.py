@@ -6,17 +6,16 @@ Wire facts: Anthropic's API reference and types.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.errors import ModelError
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import (
     arguments_json,
@@ -25,17 +24,28 @@ from nbagent.providers.answer.json_fields import (
     token_count,
 )
 from nbagent.providers.answer.vendor_words import (
+    faults_in,
     finish_reason,
     frame_object,
     parse_index,
     read_usage,
+)
+from nbagent.providers.answer.wire_deltas import (
+    CallPart,
+    Facts,
+    Finish,
+    LastEvent,
+    Picture,
+    Progress,
+    Restart,
+    UsageReport,
+    WireDelta,
 )
 from nbagent.providers.transport.sse import bad_response
 from nbagent.providers.wires.base import (
     EncodingContext,
     Parser,
     Wire,
-    Workaround,
     effort_level,
     model_version,
     name_and_description,
@@ -70,11 +80,6 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _CACHE_CONTROL = {"type": "ephemeral"}
 _ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
-_BOUND_TEXT = "bound to a different conversation"
-_THINKING_REFUSED = re.compile(
-    rf"{_BOUND_TEXT}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified",
-    re.I | re.S,
-)
 _STREAMED_FIELDS = ("text", "thinking", "signature", "input_json")
 """Fields of blocks that arrive in pieces."""
 _READ_FIELDS = frozenset({"content", "usage", "stop_reason", "stop_details"})
@@ -86,88 +91,107 @@ _REBUILDABLE_BLOCKS = frozenset({"text", "tool_use"})
 class AnthropicParser(Parser):
     """Reads one answer."""
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        super().__init__(request, builder)
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        super().__init__(request, progress)
+        self._begin()
+
+    def _begin(self) -> None:
+        self._has_started = False
         self._blocks: dict[int, dict[str, Any]] = {}
         self._pieces: dict[tuple[int, str], list[str]] = {}
         """Pieces by block and field."""
         self._usage: dict[str, Any] = {}
         self._stop_reason = ""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one event. Its data repeats its name."""
-        event = frame_object(data, self._builder)
+        event = frame_object(data)
+        yield from faults_in(event)
         index = parse_index(event.get("index")) or 0
         match text_or_empty(event.get("type")) or name.decode("ascii", "replace"):
             case "content_block_delta":
-                self._read_delta(index, json_object(event.get("delta")) or {})
+                yield from self._read_delta(index, json_object(event.get("delta")) or {})
             case "content_block_start":
-                self._start_block(index, json_object(event.get("content_block")) or {})
+                yield from self._start_block(index, json_object(event.get("content_block")) or {})
             case "message_start":
-                self._read_start(json_object(event.get("message")) or {})
+                if self._has_started:  # A gateway asked its host again.
+                    self._begin()
+                    yield Restart()
+                yield from self._read_start(json_object(event.get("message")) or {})
             case "message_delta":
-                self._read_end(json_object(event.get("delta")) or {}, event.get("usage"))
+                yield from self._read_end(json_object(event.get("delta")) or {}, event.get("usage"))
             case "message_stop":
-                self._finish()
+                yield from self._finish()
             case _:
                 pass  # `ping`, the end of a block, and events of later versions.
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read a whole message."""
-        message = frame_object(body, self._builder)
+        message = frame_object(body)
+        yield from faults_in(message)
         blocks = objects_in(message.get("content"))
         if blocks != message.get("content"):
             raise bad_response("there is no content in it")
-        self._read_start(message)
+        yield from self._read_start(message)
         for index, block in enumerate(blocks):
-            self._start_block(index, block)
-        self._read_end(message, None)
-        self._finish()
+            yield from self._start_block(index, block)
+        yield from self._read_end(message, None)
+        yield from self._finish()
 
-    def _read_start(self, message: dict[str, Any]) -> None:
-        self._builder.model = text_or_empty(message.get("model"))
-        self._builder.vendor.add(message, without=_READ_FIELDS)
+    def _read_start(self, message: dict[str, Any]) -> Iterator[WireDelta]:
+        self._has_started = True
+        model = text_or_empty(message.get("model"))
+        yield Facts(model, vendor=message, vendor_without=_READ_FIELDS, begun=False)
         self._update_usage(message.get("usage"))
 
-    def _start_block(self, index: int, block: dict[str, Any]) -> None:
+    def _start_block(self, index: int, block: dict[str, Any]) -> Iterator[WireDelta]:
         kind = block.get("type")
         if kind == "image" and (sent := find_file(block)) is not None:
             # Anthropic sends none; compatible servers do. No request of theirs accepts one back.
-            self._builder.add_image(sent)
+            yield Picture(sent)
             return
         self._blocks[index] = dict(block)
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
-            self._builder.add_call(index, id=call_id, name=name)
+            yield CallPart(index, call_id, name)
         elif kind in ("text", "thinking"):
-            self._add_piece(kind, block.get(kind))
+            yield from self._shown_piece(kind, block.get(kind))
 
-    def _read_delta(self, index: int, delta: dict[str, Any]) -> None:
+    def _read_delta(self, index: int, delta: dict[str, Any]) -> Iterator[WireDelta]:
         field = text_or_empty(delta.get("type")).removesuffix("_delta")
         if field not in _STREAMED_FIELDS:
             return
         piece = delta.get("partial_json" if field == "input_json" else field)
         if not isinstance(piece, str):
             raise bad_response(f"a piece of {field} is no text")
+        kind = self._blocks.get(index, {}).get("type")
+        if field == "input_json" and kind in (None, "text", "thinking"):
+            return  # Input of no call: keeping it would only take memory.
+        if field == "input_json" and kind == "tool_use":
+            if piece:  # It is enough to know that some came: the call itself has them.
+                self._pieces[index, field] = [piece]
+            yield CallPart(index, arguments=piece)
+            return
         self._pieces.setdefault((index, field), []).append(piece)
-        if field == "input_json" and self._blocks.get(index, {}).get("type") == "tool_use":
-            self._builder.add_call(index, arguments=piece)
-        self._add_piece(field, piece)
+        yield from self._shown_piece(field, piece)
 
-    def _add_piece(self, field: str, piece: Any) -> None:
-        show = {"text": self._builder.add_text, "thinking": self._builder.add_reasoning}.get(field)
-        if show and isinstance(piece, str) and piece:
-            show(piece)
+    def _shown_piece(self, field: str, piece: Any) -> Iterator[WireDelta]:
+        kinds = {"text": TextPiece, "thinking": ReasoningPiece}
+        if field in kinds and isinstance(piece, str) and piece:
+            yield kinds[field](piece)
+
+    def _initial_inputs(self) -> Iterator[WireDelta]:
+        """Yield the arguments of calls without pieces: the start event has them."""
+        for index, block in sorted(self._blocks.items()):
+            initial_input = block.pop("input", None) if block.get("type") == "tool_use" else None
+            if initial_input and not any(self._pieces.get((index, "input_json"), ())):
+                yield CallPart(index, arguments=arguments_json(initial_input))
 
     def _joined_block(self, index: int) -> dict[str, Any]:
         """Return a block with all its pieces joined."""
         block = self._blocks[index]
         written = "".join(self._pieces.get((index, "input_json"), ()))
-        if block.get("type") == "tool_use":
-            initial_input = block.pop("input", None)
-            if not written:  # No pieces followed: the start event has the input.
-                self._builder.add_call(index, arguments=arguments_json(initial_input or None))
-        elif written:
+        if written and block.get("type") != "tool_use":
             # A tool that the server itself ran: it only goes back unchanged.
             block["input"] = parse_arguments(written) or {}
         for field in _STREAMED_FIELDS[:3]:
@@ -175,33 +199,32 @@ class AnthropicParser(Parser):
                 block[field] = "".join([text_or_empty(block.get(field)), *pieces])
         return block
 
-    def _read_end(self, delta: dict[str, Any], usage: Any) -> None:
-        self._builder.vendor.add(delta, without=_READ_FIELDS)
+    def _read_end(self, delta: dict[str, Any], usage: Any) -> Iterator[WireDelta]:
+        yield Facts(vendor=delta, vendor_without=_READ_FIELDS, begun=False)
         self._stop_reason = text_or_empty(delta.get("stop_reason")) or self._stop_reason
         self._update_usage(usage)
         if details := json_object(delta.get("stop_details")):
-            self._builder.keep_raw(stop_details=details)
-            if self._stop_reason == "refusal" and not self._builder.has_text:
-                self._builder.add_text(text_or_empty(details.get("explanation")))
+            yield Facts(raw={"stop_details": details}, begun=False)
+            if self._stop_reason == "refusal" and not self._progress.has_text:
+                yield TextPiece(text_or_empty(details.get("explanation")))
 
     def _update_usage(self, usage: Any) -> None:
         """Update the usage. Counts are cumulative; a later one replaces an earlier one."""
         self._usage.update(without_none(json_object(usage) or {}))
 
-    def _finish(self) -> None:
-        builder = self._builder
+    def _finish(self) -> Iterator[WireDelta]:
+        yield from self._initial_inputs()
         blocks = [self._joined_block(index) for index in sorted(self._blocks)]
         blocks = [block for block in blocks if text_or_empty(block.get("type"))]
         if any(block["type"] not in _REBUILDABLE_BLOCKS for block in blocks):
-            builder.keep_raw(blocks=blocks)
+            yield Facts(raw={"blocks": blocks})
         # `input_tokens` excludes tokens read from the cache and written to it.
         prompt = sum(token_count(self._usage, name) for name in _PROMPT_COUNTS)
-        builder.set_usage(
-            read_usage({**self._usage, "input_tokens": prompt} if self._usage else None)
-        )
-        builder.vendor.add({"usage": self._usage}, without=())
-        builder.finish(finish_reason(self._stop_reason), self._stop_reason)
-        builder.end()
+        counts = {**self._usage, "input_tokens": prompt} if self._usage else None
+        yield UsageReport(read_usage(counts))
+        yield Facts(vendor={"usage": self._usage})
+        yield Finish(finish_reason(self._stop_reason), self._stop_reason)
+        yield LastEvent()
 
 
 class Anthropic(Wire):
@@ -214,20 +237,31 @@ class Anthropic(Wire):
     key_prefix = ""
     next_page = ("last_id", "after_id")
     reserved_keys = frozenset({"messages", "tools", "system"})
+    workarounds = frozenset({"drop_block", "no_replay"})
 
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        is_own_server: bool = False,
+    ) -> None:
         url = normalize_base_url(
             base_url, default_path=self.default_path, endpoint_paths=self.endpoint_paths
         )
         parts = urlsplit(url)
-        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
+        self._is_own_server = is_own_server
+        if not is_own_server:
+            self.workarounds |= {"add_thinking"}  # DeepSeek and Kimi demand it of each call.
         # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
         root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
         self.endpoint_paths = (f"{root}/messages", *self.endpoint_paths)
         self.models_path = f"{root}/models?limit=1000"
         header_values = {name.lower(): text for name, text in (headers or {}).items()}
         version = header_values.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT_VERSION if self._is_anthropic else _COMPATIBLE_VERSION)
+        self._version = version or (
+            _CURRENT_VERSION if self._is_own_server else _COMPATIBLE_VERSION
+        )
         if self._version != _COMPATIBLE_VERSION:
             # Version 2026-10-21 removed them: any value is answered with 400.
             self.unsupported_fields = frozenset({"temperature", "top_p"})
@@ -258,7 +292,7 @@ class Anthropic(Wire):
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
-        if self._is_anthropic:
+        if self._is_own_server:
             # At the top level it marks the last block, so the conversation so far is cached.
             params["cache_control"] = _CACHE_CONTROL
         return without_none(params)
@@ -269,7 +303,7 @@ class Anthropic(Wire):
         `output_config.format` requires `additionalProperties: false` in every object.
         """
         version = model_version(request.model, _VERSION)
-        return self._is_anthropic and version >= (4, 5) and can_be_closed(request.output_schema)
+        return self._is_own_server and version >= (4, 5) and can_be_closed(request.output_schema)
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a tool."""
@@ -299,24 +333,8 @@ class Anthropic(Wire):
         """The system text, marked for the cache: tools and system are then cached, too."""
         block: dict[str, Any] = {"type": "text", "text": text}
         return {
-            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_anthropic else block]
+            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_own_server else block]
         }
-
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Leave out thinking blocks that the server refuses."""
-        if error.status != 400 or not _THINKING_REFUSED.search(error.server_text):
-            return None
-        # `drop_block` drops only blocks that do not match; it is not possible with thinking off.
-        if (
-            _BOUND_TEXT in error.server_text
-            and "drop_block" not in workarounds
-            and request.reasoning != "none"
-        ):
-            text = "earlier thinking is left out where the conversation before it has changed"
-            return Workaround("drop_block", text)
-        return Workaround("no_replay", "earlier thinking is left out: the server refuses it")
 
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, workarounds: frozenset[str]
@@ -377,6 +395,10 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
             blocks.extend(islice(left, 1))
         elif not (unfit or unsigned or _is_blank(block)):
             blocks.append(block)
+    kinds = {block["type"] for block in blocks}
+    if "add_thinking" in context.workarounds and calls and not kinds & _THINKING_BLOCKS:
+        thinking = message.reasoning if context.raw_from_model(message) else None
+        blocks.insert(0, {"type": "thinking", "thinking": thinking or "", "signature": ""})
     return blocks
 
 

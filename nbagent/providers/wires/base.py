@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.answer.vendor_words import read_model_list
+from nbagent.providers.answer.wire_deltas import Progress, WireDelta
 from nbagent.providers.transport.sse import Splitter, Sse
+from nbagent.providers.wires.message_changes import MessageChange
 from nbagent.providers.wires.tool_names import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
@@ -36,7 +37,9 @@ class EncodingContext:
     names: WireNames
     has_tools: bool = False
     workarounds: frozenset[str] = frozenset()
-    """Names of the workarounds for this model on this server; see `Wire.workaround_for`."""
+    """Names of the workarounds for this model on this server; see `Wire.workarounds`."""
+    changes: tuple[MessageChange, ...] = ()
+    """Changes of encoded messages that this server demands for this model."""
 
     def raw_from_server(self, message: Message) -> dict[str, Any]:
         """Return the message's `raw` if this server wrote it, else nothing."""
@@ -49,39 +52,30 @@ class EncodingContext:
         return raw if model_family(str(raw.get("model") or "")) == model_family(self.model) else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Workaround:
-    """Changed behaviour for a model, learnt from a refusal."""
-
-    name: str
-    notice: str
-    """One sentence for the person, without its full stop."""
-
-
 class Parser(Protocol):
     """Reads one answer. A fresh one for each attempt."""
 
     ends_with_done: bool = False
     """True if `[DONE]` ends an answer of this wire."""
-    _builder: ResponseBuilder
+    _progress: Progress
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        self._builder = builder
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        self._progress = progress
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterable[WireDelta]:
         """Read one decoded frame of a stream. Raises ModelError."""
         ...
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterable[WireDelta]:
         """Read a whole answer, without streaming. Raises ModelError."""
-        self.read_event(b"", body)
+        return self.read_event(b"", body)
 
 
 class Wire(Protocol):
     """One format of requests and answers. Facts only; the defaults are those of most wires."""
 
     name: str
-    parser: Callable[[ChatRequest, ResponseBuilder], Parser]
+    parser: Callable[[ChatRequest, Progress], Parser]
     default_path: str = "/v1"
     """Path to add to a base URL that names only a host."""
     endpoint_paths: tuple[str, ...] = ()
@@ -89,6 +83,8 @@ class Wire(Protocol):
     framing: Callable[[], Splitter] = Sse
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
+    account_headers: Mapping[str, str] = MappingProxyType({})
+    """Headers for the person's account, by field of ProviderConfig."""
     models_path: str = "/models"
     loaded_path: str = ""
     """Path that lists the loaded models with their contexts; only for servers that give a model a
@@ -109,6 +105,9 @@ class Wire(Protocol):
     """Parameter whose keys are merged with its keys in `extra_body`."""
     reserved_keys: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
+    workarounds: frozenset[str] = frozenset()
+    """Names of the changed behaviours that this wire has; the rules for them are in
+    `providers.refusals`. Its methods get the names in use."""
 
     def accepts(self, request: ChatRequest, workarounds: frozenset[str]) -> bool:
         """True if this wire can send the request; matters only for servers with several wires."""
@@ -188,12 +187,6 @@ class Wire(Protocol):
             extra_body: the person's, which may set the size.
             loaded: the answer at `loaded_path`; None if it was not asked.
         """
-        return None
-
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Return a workaround for a refusal; None if there is none."""
         return None
 
 

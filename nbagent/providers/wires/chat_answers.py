@@ -7,19 +7,30 @@ usage repeated in each chunk, `delta` null (Azure), content as a list (Mistral),
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
-    add_call,
+    call_part,
     finish_reason,
     frame_object,
     parse_index,
     read_usage,
+)
+from nbagent.providers.answer.wire_deltas import (
+    Facts,
+    Finish,
+    Picture,
+    Progress,
+    ReasoningField,
+    ServerFault,
+    UsageReport,
+    WireDelta,
 )
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response
@@ -43,25 +54,29 @@ class ChatParser(Parser):
 
     ends_with_done = True
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        super().__init__(request, builder)
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        super().__init__(request, progress)
+        self._has_begun = False
+        self._model = ""
+        self._reasoning_field = ""
+        self._fields: dict[str, Any] = {}
+        """Fields of REPLAYED_FIELDS so far."""
         self._index: int | None = None
         """Index of the choice that is read, once it is known. Others are ignored."""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one chunk of a stream, or a whole body; an error may come in a list (Gemini)."""
         # Runs once per token: no helper functions for a plain piece of text.
-        builder = self._builder
-        chunk = data if data.__class__ is dict else frame_object(data, builder)
+        chunk = data if data.__class__ is dict else frame_object(data)
         if "x_groq" in chunk:
             groq = json_object(chunk["x_groq"]) or {}
             chunk = {**chunk, **{k: groq[k] for k in ("usage", "error") if groq.get(k)}}
         if usage := chunk.get("usage"):
-            builder.set_usage(read_usage(usage))
+            yield UsageReport(read_usage(usage))
             # The last chunk often has the usage and no choice.
-            self._note_fields(chunk, {})
+            yield from self._further_fields(chunk, {})
         if chunk.get("error"):
-            builder.fail(stream_error(chunk))
+            yield ServerFault(stream_error(chunk))
             return
         choices: Any = chunk.get("choices")
         choice: Any = choices[0] if choices.__class__ is list and len(choices) == 1 else None
@@ -69,40 +84,48 @@ class ChatParser(Parser):
             choice = self._select_choice(choices)
             if choice is None:
                 # OpenRouter sends null choices without an error if no host answered.
-                builder.no_host_answered |= "choices" in chunk and choices is None
+                if "choices" in chunk and choices is None:
+                    yield Facts(no_host=True, begun=False)
                 return
         finish = choice.get("finish_reason")
-        if finish or not builder.answered:
-            self._note_fields(chunk, choice)
-        if not builder.model:
-            builder.model = str(chunk.get("model") or "")
-        builder.answered = True
+        if finish or not self._has_begun:
+            yield from self._further_fields(chunk, choice)
+        if not self._model or not self._has_begun:
+            self._has_begun = True
+            self._model = str(chunk.get("model") or "")
+            yield Facts(self._model)
         if delta := choice.get("delta"):
-            self._read_delta(delta, whole=False)
+            content: Any = None
+            if delta.__class__ is dict and len(delta) == 1:
+                content = delta.get("content")
+            if content.__class__ is str:
+                yield TextPiece(content)
+            else:
+                yield from self._read_delta(delta, whole=False)
         if message := json_object(choice.get("message")):
-            self._read_final_message(message)
+            yield from self._read_final_message(message)
         if choice.get("error"):
-            builder.fail(stream_error(choice))
+            yield ServerFault(stream_error(choice))
         elif finish:
             word = str(finish)
-            builder.finish(finish_reason(word), word)
+            yield Finish(finish_reason(word), word)
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read a whole answer: a chunk with a message; it is complete without a finish reason."""
-        answer = body if body.__class__ is dict else frame_object(body, self._builder)
+        answer = body if body.__class__ is dict else frame_object(body)
         choice = self._select_choice(objects_in(answer.get("choices"))) or {}
         message = json_object(choice.get("message") or choice.get("delta"))
         if not (message or choice.get("error") or answer.get("error")):
             raise bad_response("there is no choice with a message in it", retry="choices" in answer)
-        self.read_event(b"", answer)
-        if not self._builder.finished:
+        yield from self.read_event(b"", answer)
+        if not self._progress.finished:
             if "message" not in choice:
                 raise bad_response("the stream was cut before the answer was complete")
-            self._builder.finish("stop")
+            yield Finish("stop")
 
-    def _note_fields(self, chunk: dict[str, Any], choice: dict[str, Any]) -> None:
-        self._builder.vendor.add(chunk, without=_CHUNK_FIELDS)
-        self._builder.vendor.add(choice, without=_CHOICE_FIELDS)
+    def _further_fields(self, chunk: dict[str, Any], choice: dict[str, Any]) -> Iterator[WireDelta]:
+        yield Facts(vendor=chunk, vendor_without=_CHUNK_FIELDS, begun=False)
+        yield Facts(vendor=choice, vendor_without=_CHOICE_FIELDS, begun=False)
 
     def _select_choice(self, choices: Any) -> dict[str, Any] | None:
         """Return the choice with index 0, or else the first one; None if only others are here."""
@@ -114,67 +137,67 @@ class ChatParser(Parser):
             self._index = 0 if 0 in offered else min(offered)
         return offered.get(self._index or 0)
 
-    def _read_final_message(self, message: dict[str, Any]) -> None:
+    def _read_final_message(self, message: dict[str, Any]) -> Iterator[WireDelta]:
         """Read the fields of a whole message in the last chunk that had not come before."""
-        builder = self._builder
-        thoughts = builder.has_reasoning or "fields" in builder.raw_fields
+        progress = self._progress
+        thoughts = progress.has_reasoning or bool(self._fields)
         received = {
-            **dict.fromkeys(("content", "refusal"), builder.has_text),
-            "tool_calls": builder.has_calls,
+            **dict.fromkeys(("content", "refusal"), progress.has_text),
+            "tool_calls": progress.has_calls,
             **dict.fromkeys((*REASONING_FIELDS, _REASONING_DETAILS), thoughts),
         }
         late = {name: value for name, value in message.items() if not received.get(name)}
-        self._read_delta(late, whole=True)
+        yield from self._read_delta(late, whole=True)
 
-    def _read_delta(self, delta: Any, *, whole: bool) -> None:
+    def _read_delta(self, delta: Any, *, whole: bool) -> Iterator[WireDelta]:
         if delta.__class__ is not dict:
             raise bad_response("the delta is not an object")
-        builder, content = self._builder, delta.get("content")
-        if len(delta) == 1 and content.__class__ is str:
-            builder.add_text(content)
-            return
         # Before the content: the last reasoning and the first text may share a delta.
-        self._read_reasoning(delta, whole=whole)
-        for part in _content_parts(content):
+        yield from self._read_reasoning(delta, whole=whole)
+        for part in _content_parts(delta.get("content")):
             if part.get("type") == "thinking":
                 thoughts = (thought.get("text") for thought in _content_parts(part.get("thinking")))
-                builder.add_reasoning("".join(text for text in thoughts if isinstance(text, str)))
+                yield ReasoningPiece("".join(text for text in thoughts if isinstance(text, str)))
             elif part.get("type", "text") == "text" and isinstance(part.get("text"), str):
-                builder.add_text(part["text"])
+                yield TextPiece(part["text"])
             elif (sent := find_file(part)) is not None:
-                builder.add_image(sent)
+                yield Picture(sent)
         # OpenRouter and LiteLLM send images beside the text.
         for part in objects_in(delta.get("images")):
             if (sent := find_file(part)) is not None:
-                builder.add_image(sent)
+                yield Picture(sent)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
-            builder.refused = True
-            builder.add_text(refusal)
+            yield Facts(refused=True)
+            yield TextPiece(refusal)
         if calls := delta.get("tool_calls"):
-            self._read_calls(calls, whole=whole)
+            yield from self._read_calls(calls, whole=whole)
         if extra := json_object(delta.get("extra_content")):
             # Gemini's signature of an answer without calls.
-            builder.raw_fields.setdefault("fields", {})["extra_content"] = extra
+            self._fields["extra_content"] = extra
+            yield Facts(raw={"fields": self._fields})
 
-    def _read_reasoning(self, delta: dict[str, Any], *, whole: bool) -> None:
+    def _read_reasoning(self, delta: dict[str, Any], *, whole: bool) -> Iterator[WireDelta]:
         for field in REASONING_FIELDS:
             value = delta.get(field)
             if isinstance(value, str) and value:
-                self._builder.add_reasoning(value, field)
+                if not self._reasoning_field:
+                    self._reasoning_field = field
+                    yield ReasoningField(field)
+                yield ReasoningPiece(value)
                 break  # Some servers send the same text under both names.
         for item in objects_in(delta.get(_REASONING_DETAILS)):
             self._read_detail(item, whole=whole)
+            yield Facts(raw={"fields": self._fields}, begun=False)
             text = item.get("text") or item.get("summary")
-            if "reasoning_field" not in self._builder.raw_fields and isinstance(text, str):
-                self._builder.add_reasoning(text)
+            if not self._reasoning_field and isinstance(text, str):
+                yield ReasoningPiece(text)
 
     def _read_detail(self, item: dict[str, Any], *, whole: bool) -> None:
         """Read a reasoning detail (OpenRouter), or a fragment that continues an earlier one.
 
         Fragments with the same index and type are joined; the list goes back in order.
         """
-        fields = self._builder.raw_fields.setdefault("fields", {})
-        details: list[dict[str, Any]] = fields.setdefault(_REASONING_DETAILS, [])
+        details: list[dict[str, Any]] = self._fields.setdefault(_REASONING_DETAILS, [])
         # Without an index it continues the last one.
         candidates = details[-1:] if item.get("index") is None else details[:-_MAX_OPEN_DETAILS:-1]
         known = next((detail for detail in candidates if _is_same_detail(detail, item)), None)
@@ -188,13 +211,13 @@ class ChatParser(Parser):
             elif value is not None:
                 known[name] = value
 
-    def _read_calls(self, calls: Any, *, whole: bool) -> None:
+    def _read_calls(self, calls: Any, *, whole: bool) -> Iterator[WireDelta]:
         if objects_in(calls) != calls:
             raise bad_response("`tool_calls` is not a list of objects")
         for call in objects_in(calls):
             key = object() if whole else parse_index(call.get("index"))
             extra = {k: v for k, v in call.items() if k not in _CALL_FIELDS}
-            add_call(self._builder, key, call, call.get("function") or call.get("custom"), extra)
+            yield call_part(key, call, call.get("function") or call.get("custom"), extra)
 
 
 def _content_parts(content: Any) -> list[dict[str, Any]]:

@@ -10,10 +10,11 @@ import base64
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json, sha256_hex
+from nbagent.contracts.canonical import dump_json, json_object, sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest
@@ -33,6 +34,17 @@ _BASE62 = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _TEXT_FILES = re.compile(r"text/|application/(?:json|xml|x?yaml|toml|x-ndjson|javascript|sql)\b")
 
 
+@dataclass(frozen=True, slots=True)
+class _EncodedGroup:
+    """Bytes of a group of messages."""
+
+    messages: tuple[Message, ...]
+    """Kept so that Python does not reuse their `id`s, which are the key of the cache."""
+    data: bytes
+    omitted: frozenset[str]
+    """Fields that were left out because the server refuses them."""
+
+
 class MessageEncoder:
     """Encodes the messages of conversations with one model and toolset on one wire.
 
@@ -43,16 +55,24 @@ class MessageEncoder:
     def __init__(self, wire: Wire, context: EncodingContext) -> None:
         self._wire = wire
         self._context = context
-        self._cache: dict[tuple[int, ...], tuple[tuple[Message, ...], bytes]] = {}
-        """Groups with their bytes. The messages are kept so that Python does not reuse their `id`s.
-        """
+        self._cache: dict[tuple[int, ...], _EncodedGroup] = {}
 
-    def body(self, request: ChatRequest, tools: bytes, params: dict[str, Any]) -> bytes:
-        """Encode the body of a request; `tools` is their encoded array."""
+    def body(
+        self, request: ChatRequest, tools: bytes, params: dict[str, Any]
+    ) -> tuple[bytes, tuple[str, ...]]:
+        """Encode the body of a request, and list the fields that are left out of its messages.
+
+        Args:
+            request: the conversation.
+            tools: their encoded array.
+            params: the other fields.
+        """
         # Chat templates of some servers (vLLM) accept one system message, at the start.
         leading = list(takewhile(lambda message: message.role == "system", request.messages))
         texts = [self._wire.system_text(request), *(message.text for message in leading)]
-        encoded = self._encoded_groups(request.messages[len(leading) :])
+        groups = self._encoded_groups(request.messages[len(leading) :])
+        encoded = [group.data for group in groups if group.data]
+        omitted = sorted({name for group in groups for name in group.omitted})
         if system := "\n\n".join(filter(None, texts)):
             top_level = self._wire.system_fields(system)
             if top_level is None:
@@ -63,20 +83,38 @@ class MessageEncoder:
             parts.append(b'"tools":' + self._wire.tools_template % tools)
         if params:
             parts.append(dump_json(params)[1:-1])
-        return b"{" + b",".join(parts) + b"}"
+        return b"{" + b",".join(parts) + b"}", tuple(omitted)
 
-    def _encoded_groups(self, messages: Sequence[Message]) -> list[bytes]:
+    def _encoded_groups(self, messages: Sequence[Message]) -> list[_EncodedGroup]:
         """Encode the messages, one part per group."""
-        parts: list[bytes] = []
+        parts: list[_EncodedGroup] = []
         for group in self._wire.group_messages(messages, self._context.workarounds):
             key = tuple(map(id, group))
             if key not in self._cache:
                 if len(self._cache) >= _MAX_CACHED_GROUPS:
                     del self._cache[next(iter(self._cache))]
-                wires = self._wire.encode_group(group, self._context)
-                self._cache[key] = group, b",".join(map(dump_json, wires))
-            parts.append(self._cache[key][1])
-        return [part for part in parts if part]
+                self._cache[key] = self._encode_group(group)
+            parts.append(self._cache[key])
+        return parts
+
+    def _encode_group(self, group: tuple[Message, ...]) -> _EncodedGroup:
+        """Encode one group, with the changes that the server demands."""
+        context = self._context
+        wires, omitted = self._wire.encode_group(group, context), set[str]()
+        results = [message for message in group if message.role == "tool"]
+        for position, wire in enumerate(wires):
+            fields = json_object(wire)
+            if not context.changes or fields is None:
+                continue
+            reasoning = group[0].reasoning if context.raw_from_model(group[0]) else None
+            result = results[position] if position < len(results) else None
+            name = context.names.to_wire(result.name) if result and result.name else ""
+            for change in context.changes:
+                fields, differs = change.apply(fields, reasoning=reasoning or "", tool_name=name)
+                if differs and change.action == "omit":
+                    omitted.add(".".join((self._wire.messages_field, *change.path)))
+            wires[position] = fields
+        return _EncodedGroup(group, b",".join(map(dump_json, wires)), frozenset(omitted))
 
 
 def group_results(

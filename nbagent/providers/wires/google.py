@@ -7,18 +7,33 @@ is the default, `v1beta` has preview features.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, is_storable_json
-from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
 from nbagent.providers.answer.images import SentFile, find_file
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
-from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
+from nbagent.providers.answer.vendor_words import (
+    call_part,
+    faults_in,
+    finish_reason,
+    frame_object,
+    read_usage,
+)
+from nbagent.providers.answer.wire_deltas import (
+    Continuation,
+    Facts,
+    Finish,
+    Picture,
+    Progress,
+    UsageReport,
+    WireDelta,
+)
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 from nbagent.providers.wires.base import (
     EncodingContext,
@@ -62,63 +77,66 @@ _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
 class GoogleParser(Parser):
     """Reads one answer. No event ends it: a finish reason and the end of the connection do."""
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        super().__init__(request, builder)
-        self._earlier_parts: list[dict[str, Any]] = builder.raw_fields.get("parts", [])
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        super().__init__(request, progress)
+        self._earlier_parts: list[dict[str, Any]] = progress.raw_fields.get("parts", [])
         """Parts so far, if the answer comes by several requests."""
         self._parts: list[tuple[bool | None, dict[str, Any], list[str]]] = []
         """Kind, part as it came, and texts of the following parts that only continue it."""
         self._usage: dict[str, Any] = {}
+        self._model = ""
+        self._continues = False
+        """The rest of the answer comes by another request."""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one chunk; an error may come in a list."""
-        builder = self._builder
-        chunk = frame_object(data, builder)
-        builder.model = builder.model or text_or_empty(chunk.get("modelVersion"))
+        chunk = frame_object(data)
+        yield from faults_in(chunk)
+        self._model = self._model or text_or_empty(chunk.get("modelVersion"))
+        yield Facts(self._model, vendor=chunk, vendor_without=("candidates",), begun=False)
         self._usage = json_object(chunk.get("usageMetadata")) or self._usage
         blocked = (json_object(chunk.get("promptFeedback")) or {}).get("blockReason")
         if blocked:
-            builder.keep_raw(block_reason=str(blocked)[:200])
-            builder.finish("content_filter", str(blocked))
-        builder.vendor.add(chunk, without=("candidates",))
+            yield Facts(raw={"block_reason": str(blocked)[:200]})
+            yield Finish("content_filter", str(blocked))
         for candidate in objects_in(chunk.get("candidates")):
             if not candidate.get(
                 "index"
             ):  # Further ones only with `candidateCount` in `extra_body`.
-                self._read_candidate(candidate)
-        if builder.finished:
-            self._keep_parts()  # A signature may come after the finish reason.
-            # Each chunk has cumulative counts. `candidatesTokenCount` excludes thoughts,
-            # `promptTokenCount` the prompts of tools.
-            counts = self._usage
-            prompt = token_count(counts, "promptTokenCount") + token_count(
-                counts, "toolUsePromptTokenCount"
-            )
-            written = token_count(counts, "candidatesTokenCount") + token_count(
-                counts, "thoughtsTokenCount"
-            )
-            summed = {"promptTokenCount": prompt, "candidatesTokenCount": written}
-            builder.set_usage(read_usage({**counts, **summed} if counts else None))
+                yield from self._read_candidate(candidate)
+        if self._progress.finished:
+            yield from self._read_parts()  # A signature may come after the finish reason.
+            yield UsageReport(self._summed_usage())
 
-    def read_whole(self, body: Any) -> None:
+    def _summed_usage(self) -> Usage | None:
+        """Sum the counts. Each chunk has cumulative ones; `candidatesTokenCount` excludes thoughts,
+        `promptTokenCount` the prompts of tools."""
+        counts = self._usage
+        prompt = token_count(counts, "promptTokenCount")
+        prompt += token_count(counts, "toolUsePromptTokenCount")
+        written = token_count(counts, "candidatesTokenCount")
+        written += token_count(counts, "thoughtsTokenCount")
+        summed = {"promptTokenCount": prompt, "candidatesTokenCount": written}
+        return read_usage({**counts, **summed} if counts else None)
+
+    def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read a whole response."""
-        self.read_event(b"", body)
-        if not self._builder.finished:
+        yield from self.read_event(b"", body)
+        if not self._progress.finished:
             raise bad_response("it contains neither an answer nor a reason for none")
 
-    def _read_candidate(self, candidate: dict[str, Any]) -> None:
-        self._builder.vendor.add(candidate, without=_READ_FIELDS)
+    def _read_candidate(self, candidate: dict[str, Any]) -> Iterator[WireDelta]:
+        yield Facts(vendor=candidate, vendor_without=_READ_FIELDS, begun=False)
         content = json_object(candidate.get("content")) or {}
         parts: Any = content.get("parts") or []
         if not isinstance(parts, list):
             raise bad_response("`parts` is not a list")
         for part in objects_in(parts):
-            self._read_part(part)
+            yield from self._read_part(part)
         if word := text_or_empty(candidate.get("finishReason")):
-            self._finish(word, candidate)
+            yield from self._finish(word, candidate)
 
-    def _finish(self, word: str, candidate: dict[str, Any]) -> None:
-        builder = self._builder
+    def _finish(self, word: str, candidate: dict[str, Any]) -> Iterator[WireDelta]:
         if word in _BROKEN_CALLS:
             detail = fix_surrogates(text_or_empty(candidate.get("finishMessage")))[:600] or word
             raise ModelError(
@@ -127,19 +145,21 @@ class GoogleParser(Parser):
                 code="LLM_BAD_RESPONSE",
                 details={"code": "tool_use_failed"},
                 server_text=detail,
+                kind="unreadable_call",
             )
         reason = finish_reason(word)
         if reason in ("error", "content_filter"):
-            builder.keep_raw(finish_reason=word)
+            yield Facts(raw={"finish_reason": word})
         token = text_or_empty(candidate.get("continuationToken"))
         if word == "CONTINUATION" and token:
-            builder.continuation = {"continuationToken": token}
-        builder.finish(reason, word)
+            self._continues = True
+            yield Continuation({"continuationToken": token})
+        yield Finish(reason, word)
 
-    def _read_part(self, part: dict[str, Any]) -> None:
-        builder, text, thought = self._builder, part.get("text"), _thought_kind(part)
+    def _read_part(self, part: dict[str, Any]) -> Iterator[WireDelta]:
+        text, thought = part.get("text"), _thought_kind(part)
         if (sent := find_file(part)) is not None:
-            self._read_file(part, sent)
+            yield from self._read_file(part, sent)
             return
         if thought is not None and self._parts and self._parts[-1][0] is thought:
             self._parts[-1][2].append(part["text"])
@@ -150,31 +170,31 @@ class GoogleParser(Parser):
             if len(self._parts) > _MAX_PARTS:
                 raise bad_response(f"more than {_MAX_PARTS:,} parts are in it")
         if isinstance(text, str) and text:
-            show = builder.add_reasoning if part.get("thought") is True else builder.add_text
-            show(text)
+            yield ReasoningPiece(text) if part.get("thought") is True else TextPiece(text)
         if call := json_object(part.get("functionCall")):
-            add_call(builder, object(), call, call)
+            yield call_part(object(), call, call)
 
-    def _read_file(self, part: dict[str, Any], sent: SentFile) -> None:
-        """Add an image; the part that goes back has its number in the message, not its data."""
+    def _read_file(self, part: dict[str, Any], sent: SentFile) -> Iterator[WireDelta]:
+        """Read an image; the part that goes back has its number in the message, not its data."""
         if part.get("thought") is True:
             return  # A draft of the image that follows.
-        number = self._builder.add_image(sent)
+        yield Picture(sent)
+        number = self._progress.image_number
         if number is not None and sent.data:
             plain = {name: part[name] for name in ("thoughtSignature",) if name in part}
             self._parts.append((None, {**plain, _IMAGE_NUMBER: number}, []))
 
-    def _keep_parts(self) -> None:
-        """Keep the parts in `raw` if the message cannot hold them, or a later part may need it.
+    def _read_parts(self) -> Iterator[WireDelta]:
+        """Put the parts into `raw` if the message cannot hold them, or a later part may need it.
 
         Signed parts go back exactly as they came: same order, not joined, not split.
         """
         opaque = any(_is_opaque(part) for _, part, _ in self._parts)
-        if self._builder.continuation or self._earlier_parts or opaque:
+        if self._continues or self._earlier_parts or opaque:
             all_parts = list(self._earlier_parts)
             for _, part, more in self._parts:
                 all_parts.append({**part, "text": part["text"] + "".join(more)} if more else part)
-            self._builder.keep_raw(parts=all_parts)
+            yield Facts(raw={"parts": all_parts})
 
 
 def _thought_kind(part: dict[str, Any]) -> bool | None:
@@ -200,6 +220,7 @@ class Google(Wire):
     next_page = ("nextPageToken", "pageToken")
     models_path = "/models?pageSize=1000"
     reserved_keys = frozenset({"contents", "tools", "systemInstruction"})
+    workarounds = frozenset({"no_replay"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """Path with the model; without `alt=sse` a stream would be one JSON array."""
@@ -360,6 +381,12 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
         if not part.keys() & _REQUEST_ONLY_PARTS
         for sent_part in _with_image(part, message)
     ]
+    if "no_replay" in context.workarounds:
+        parts = [
+            {key: part[key] for key in part if key != "thoughtSignature"}
+            for part in parts
+            if part.get("thought") is not True
+        ]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
         parts = _rebuilt_parts(message, context)
         for call in message.tool_calls:

@@ -7,17 +7,34 @@ missing, and silently cuts long prompts. Wire facts: Ollama's API documentation 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.address import host_of
 from nbagent.providers.answer.images import SentFile
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
-from nbagent.providers.answer.vendor_words import add_call, finish_reason, frame_object, read_usage
+from nbagent.providers.answer.vendor_words import (
+    call_part,
+    faults_in,
+    finish_reason,
+    frame_object,
+    read_usage,
+)
+from nbagent.providers.answer.wire_deltas import (
+    Facts,
+    Finish,
+    LastEvent,
+    Picture,
+    ReasoningField,
+    UsageReport,
+    WireDelta,
+)
 from nbagent.providers.transport.sse import Ndjson, bad_response
 from nbagent.providers.wires.base import (
     EncodingContext,
@@ -44,6 +61,7 @@ _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Levels for efforts that gpt-oss does not know."""
 _COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+_CLOUD_MODEL = re.compile(r".*[:-]cloud")
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
 
@@ -64,49 +82,67 @@ def ollama_url(host: str) -> str:
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
 
 
+def is_paid_model(model: str, base_url: str | None) -> bool:
+    """True for models of Ollama's cloud, also where a server of this machine sends them on to it
+    (https://docs.ollama.com/cloud)."""
+    at_home = host_of(base_url).removeprefix("www.") == "ollama.com"
+    return at_home or bool(_CLOUD_MODEL.fullmatch(model))
+
+
 class OllamaParser(Parser):
     """Reads one answer: lines of a stream, or the single object of a whole answer."""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    _model = ""
+
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one line."""
-        builder = self._builder
-        line = frame_object(data, builder)
+        line = frame_object(data)
+        yield from faults_in(line)
         message = line.get("message")
         if message is not None or line.get("done") is not True:
-            self._read_message(message)
-        builder.model = builder.model or text_or_empty(line.get("model"))
+            yield from self._read_message(message)
+        if not self._model and (model := text_or_empty(line.get("model"))):
+            self._model = model
+            yield Facts(model, begun=False)
         if line.get("done") is True:
-            builder.vendor.add(line, without=("message", "done", *_DURATIONS))
-            # Ollama omits counts of 0, also of a completely cached prompt. Durations are in ns.
-            builder.set_usage(read_usage({name: line[name] for name in _COUNTS if name in line}))
-            if spent := {
-                name: token_count(line, name) / 1e6 for name in _DURATIONS if name in line
-            }:
-                builder.keep_raw(durations_ms=spent)
-            word = text_or_empty(line.get("done_reason")) or "stop"
-            builder.finish(finish_reason(word), word)
-            builder.end()
+            yield from self._read_end(line)
 
-    def _read_message(self, value: Any) -> None:
-        builder, message = self._builder, json_object(value)
+    def _read_end(self, line: dict[str, Any]) -> Iterator[WireDelta]:
+        # Durations are in ns.
+        spent = {name: token_count(line, name) / 1e6 for name in _DURATIONS if name in line}
+        yield Facts(
+            raw={"durations_ms": spent} if spent else None,
+            vendor=line,
+            vendor_without=("message", "done", *_DURATIONS),
+        )
+        # Ollama omits counts of 0, also of a completely cached prompt.
+        yield UsageReport(read_usage({name: line[name] for name in _COUNTS if name in line}))
+        word = text_or_empty(line.get("done_reason")) or "stop"
+        yield Finish(finish_reason(word), word)
+        yield LastEvent()
+
+    def _read_message(self, value: Any) -> Iterator[WireDelta]:
+        message = json_object(value)
         if message is None:
             raise bad_response("a line has no message")
         thinking, content = message.get("thinking"), message.get("content")
         if isinstance(thinking, str) and thinking:
-            builder.add_reasoning(thinking, "thinking")
+            if "reasoning_field" not in self._progress.raw_fields:
+                yield ReasoningField("thinking")
+            yield ReasoningPiece(thinking)
         if content is not None and not isinstance(content, str):
             raise bad_response("the content is no text")
         if content:
-            builder.add_text(content)
+            yield TextPiece(content)
         images: Any = message.get("images")
         for data in cast("list[Any]", images) if isinstance(images, list) else []:
             if isinstance(data, str) and data:
-                builder.add_image(SentFile("", data))
+                yield Picture(SentFile("", data))
         calls = objects_in(message.get("tool_calls"))
         if message.get("tool_calls") not in (None, calls):
             raise bad_response("`tool_calls` is not a list of calls")
         for call in calls:  # Calls arrive whole; other lines bring other calls.
-            add_call(builder, object(), call, call.get("function"))
+            yield call_part(object(), call, call.get("function"))
 
 
 class Ollama(Wire):

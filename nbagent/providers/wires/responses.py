@@ -7,15 +7,28 @@ OpenRouter, vLLM and llama.cpp implement parts of it, so answers are read lenien
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.answer.builder import ResponseBuilder
 from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
+from nbagent.providers.answer.wire_deltas import (
+    CallArguments,
+    CallPart,
+    Facts,
+    Finish,
+    LastEvent,
+    Picture,
+    Progress,
+    ServerFault,
+    UsageReport,
+    WireDelta,
+)
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response
 from nbagent.providers.wires.base import (
@@ -26,12 +39,14 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
+from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
     answer_text,
     arguments_text,
     attachments,
     data_url,
     is_audio,
+    system_with_schema,
     text_or_part,
     unsupported_file,
     wire_id,
@@ -47,8 +62,8 @@ _END_STATUSES = ("completed", "incomplete", "failed", "cancelled", "done")
 class ResponsesParser(Parser):
     """Reads one answer: events of a stream, or the response object."""
 
-    def __init__(self, request: ChatRequest, builder: ResponseBuilder) -> None:
-        super().__init__(request, builder)
+    def __init__(self, request: ChatRequest, progress: Progress) -> None:
+        super().__init__(request, progress)
         self._positions: dict[str, int] = {}  # By item id, in the output.
         self._next_position = 0  # After all items that have begun.
         self._items: dict[int, dict[str, Any]] = {}  # Complete items by position.
@@ -57,21 +72,21 @@ class ResponsesParser(Parser):
         self._last_piece: dict[str, tuple[int, Any]] = {}
         """Item and part of the last piece of text and of reasoning."""
 
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         """Read one event."""
         event = json_object(data)
         if event is None:
             raise bad_response("an event is no object")
         kind = text_or_empty(event.get("type")) or name.decode("ascii", "replace")
         if kind == "error" or event.get("error"):
-            self._fail(event if event.get("error") else {"error": event})
+            yield from self._fail(event if event.get("error") else {"error": event})
         elif kind.removeprefix("response.") in _END_STATUSES:
             response = json_object(event.get("response")) or {}
-            self._finish_response(response, kind.removeprefix("response."))
+            yield from self._finish_response(response, kind.removeprefix("response."))
         else:
-            self._read_progress(kind, event)
+            yield from self._read_progress(kind, event)
 
-    def read_whole(self, body: Any) -> None:
+    def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read the response object."""
         response = json_object(body) or {}
         output, status = response.get("output"), response.get("status")
@@ -79,26 +94,27 @@ class ResponsesParser(Parser):
         is_over = bool(items) if status is None else status in _END_STATUSES
         if not response.get("error") and (items != output or not is_over):
             raise bad_response("its output is missing or incomplete")
-        self._finish_response(response, "completed")
+        yield from self._finish_response(response, "completed")
 
-    def _read_progress(self, kind: str, event: dict[str, Any]) -> None:
+    def _read_progress(self, kind: str, event: dict[str, Any]) -> Iterator[WireDelta]:
         match kind:
             case "response.output_text.delta" | "response.refusal.delta":
-                self._builder.refused |= kind == "response.refusal.delta"
-                self._add_piece("text", self._position(event), event.get("delta"))
+                if kind == "response.refusal.delta":
+                    yield Facts(refused=True)
+                yield self._piece("text", self._position(event), event.get("delta"))
             case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
                 part = event.get("summary_index", event.get("content_index"))
-                self._add_piece("reasoning", self._position(event), event.get("delta"), part)
+                yield self._piece("reasoning", self._position(event), event.get("delta"), part)
             case "response.output_item.added":
                 item = json_object(event.get("item")) or {}
-                self._start_item(self._position(event, item), item)
+                yield from self._start_item(self._position(event, item), item)
             case "response.function_call_arguments.delta":
                 position = self._position(event)
                 self._streamed.add((position, "arguments"))
-                self._builder.add_call(position, arguments=arguments_json(event.get("delta")))
+                yield CallPart(position, arguments=arguments_json(event.get("delta")))
             case "response.output_item.done":
                 item = json_object(event.get("item")) or {}
-                self._finish_item(self._position(event, item), item)
+                yield from self._finish_item(self._position(event, item), item)
             case _:
                 # Progress and unknown events, also after the last one (`rate_limits.updated`).
                 pass
@@ -114,8 +130,10 @@ class ResponsesParser(Parser):
             self._positions.setdefault(id, position)
         return position
 
-    def _add_piece(self, kind: str, position: int, piece: Any, part: Any = None) -> None:
-        """Add a piece of text or reasoning; every part after the first begins a paragraph."""
+    def _piece(
+        self, kind: str, position: int, piece: Any, part: Any = None
+    ) -> TextPiece | ReasoningPiece:
+        """Make a piece of text or reasoning; every part after the first begins a paragraph."""
         if not isinstance(piece, str):
             raise bad_response("a delta is not text")
         self._streamed.add((position, kind))
@@ -123,70 +141,69 @@ class ResponsesParser(Parser):
             before, self._last_piece[kind] = self._last_piece.get(kind), (position, part)
             if before not in (None, (position, part)):
                 piece = f"\n\n{piece}"  # `commentary` and `final_answer` are two messages.
-        if kind == "text":
-            self._builder.add_text(piece)
-        else:
-            self._builder.add_reasoning(piece)
+        return TextPiece(piece) if kind == "text" else ReasoningPiece(piece)
 
-    def _start_item(self, position: int, item: dict[str, Any]) -> None:
+    def _start_item(self, position: int, item: dict[str, Any]) -> Iterator[WireDelta]:
         """Start an item, when it is announced or arrives whole."""
         if item.get("type") == "function_call":
             call_id, name = text_or_empty(item.get("call_id")), text_or_empty(item.get("name"))
-            self._builder.add_call(position, id=call_id, name=name)
+            yield CallPart(position, call_id, name)
 
-    def _finish_item(self, position: int, item: dict[str, Any]) -> None:
+    def _finish_item(self, position: int, item: dict[str, Any]) -> Iterator[WireDelta]:
         """Read a complete item. It replaces its deltas if they differ."""
         if position in self._items:
             return
         self._items[position] = item
-        self._start_item(position, item)
+        yield from self._start_item(position, item)
         parts = objects_in(item.get("summary")) or objects_in(item.get("content"))
         match item.get("type"):
             case "function_call":
                 arguments = arguments_json(item.get("arguments"))
                 if (position, "arguments") not in self._streamed:
-                    self._builder.add_call(position, arguments=arguments)
+                    yield CallPart(position, arguments=arguments)
                 elif arguments:
-                    self._builder.replace_arguments(position, arguments)
+                    yield CallArguments(position, arguments)
             case "message":
-                self._builder.refused |= any(part.get("type") == "refusal" for part in parts)
+                if any(part.get("type") == "refusal" for part in parts):
+                    yield Facts(refused=True)
                 texts = [part.get("text") or part.get("refusal") for part in parts]
                 if (position, "text") not in self._streamed:
-                    self._add_piece(
-                        "text", position, "".join(text for text in texts if isinstance(text, str))
-                    )
+                    text = "".join(text for text in texts if isinstance(text, str))
+                    yield self._piece("text", position, text)
             case "image_generation_call":
-                self._read_image(position, item)
+                yield from self._read_image(position, item)
             case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
-                    self._add_piece("reasoning", position, text_or_empty(part.get("text")), number)
+                    text = text_or_empty(part.get("text"))
+                    yield self._piece("reasoning", position, text, number)
             case _:
                 pass
 
-    def _read_image(self, position: int, item: dict[str, Any]) -> None:
-        """Add a generated image; the item that goes back has its number, not its data."""
+    def _read_image(self, position: int, item: dict[str, Any]) -> Iterator[WireDelta]:
+        """Read a generated image; the item that goes back has its number, not its data."""
         self._items[position] = {
             name: item[name] for name in ("type", "id", "status") if name in item
         }
-        sent = find_file(item)
-        number = None if sent is None else self._builder.add_image(sent)
-        if number is not None:
-            self._items[position][_IMAGE_NUMBER] = number
+        if (sent := find_file(item)) is not None:
+            yield Picture(sent)
+            if (number := self._progress.image_number) is not None:
+                self._items[position][_IMAGE_NUMBER] = number
 
-    def _finish_response(self, response: dict[str, Any], status: str) -> None:
+    def _finish_response(self, response: dict[str, Any], status: str) -> Iterator[WireDelta]:
         """Read the last event: missing items, usage, and the finish reason."""
-        builder = self._builder
-        builder.set_usage(read_usage(response.get("usage")))
-        builder.model = text_or_empty(response.get("model"))
-        builder.vendor.add(response, without=_REPEATED_FIELDS)
+        yield UsageReport(read_usage(response.get("usage")))
+        model = text_or_empty(response.get("model"))
+        yield Facts(model, vendor=response, vendor_without=_REPEATED_FIELDS, begun=False)
         if response.get("status") in ("incomplete", "failed", "cancelled"):
             # vLLM and LiteLLM end every stream with `response.completed`; the status is right.
             status = str(response["status"])
         if response.get("error") or status in ("failed", "cancelled"):
-            self._fail(response if response.get("error") else {"error": f"the answer is {status}"})
+            fault = response if response.get("error") else {"error": f"the answer is {status}"}
+            yield from self._fail(fault)
             return
         for position, item in enumerate(objects_in(response.get("output"))):
-            self._finish_item(self._positions.get(text_or_empty(item.get("id")), position), item)
+            known = self._positions.get(text_or_empty(item.get("id")), position)
+            yield from self._finish_item(known, item)
         items = [self._items[position] for position in sorted(self._items)]
         # Ignore the status of reasoning items: the answer after one may be complete.
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
@@ -194,18 +211,18 @@ class ResponsesParser(Parser):
             status = "incomplete"  # An item was cut, so the answer was.
         needed = ("encrypted_content", "phase", _IMAGE_NUMBER)
         if any(item.get(name) not in (None, "") for item in items for name in needed):
-            builder.keep_raw(items=items)
+            yield Facts(raw={"items": items})
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
             filtered = details.get("reason") == "content_filter"
-            builder.finish("content_filter" if filtered else "length")
+            yield Finish("content_filter" if filtered else "length")
         else:
-            builder.finish("tool_calls" if builder.has_calls else "stop")
-        builder.end()
+            yield Finish("tool_calls" if self._progress.has_calls else "stop")
+        yield LastEvent()
 
-    def _fail(self, holder: dict[str, Any]) -> None:
-        self._builder.fail(stream_error(holder))
-        self._builder.end()
+    def _fail(self, holder: dict[str, Any]) -> Iterator[WireDelta]:
+        yield ServerFault(stream_error(holder))
+        yield LastEvent()
 
 
 _IMAGE_NUMBER = "image_number"
@@ -220,6 +237,9 @@ _REPEATED_FIELDS = frozenset(
 """Fields that are read here, or repeat the request."""
 
 
+_UNKNOWN_SERVER = Profile()
+
+
 class Responses(Wire):
     """OpenAI Responses, without storage at the server."""
 
@@ -229,6 +249,11 @@ class Responses(Wire):
     messages_field = "input"
     unsupported_fields = frozenset({"stop_sequences"})
     reserved_keys = frozenset({"input", "tools", "instructions"})
+    workarounds = frozenset({"no_replay"})
+
+    def __init__(self, profile: Profile = _UNKNOWN_SERVER) -> None:
+        self._profile = profile
+        self.account_headers = profile.account_headers
 
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
@@ -256,8 +281,13 @@ class Responses(Wire):
         return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """True for every model and any tools."""
-        return True
+        """True as the profile says: then for every model and any tools."""
+        return self._profile.responses_schema
+
+    def system_text(self, request: ChatRequest) -> str:
+        """System text, with the schema if the server may ignore it as a parameter."""
+        in_words = request.output_schema is not None and not self._profile.responses_schema
+        return system_with_schema(request) if in_words else request.system_prompt
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a flat function. `strict: false` is explicit: the server may take a missing one
@@ -316,7 +346,7 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
         elif item.get("type") == "image_generation_call":
             items += _image_item(item, message)
         elif (
-            item.get("encrypted_content")
+            item.get("encrypted_content") and "no_replay" not in context.workarounds
             if item.get("type") == "reasoning"
             else _is_answer_item(item)
         ):

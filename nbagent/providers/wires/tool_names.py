@@ -41,6 +41,14 @@ class WireNames:
         """Return the name for the provider, also for tools that are no longer offered."""
         return self._to_wire.get(name) or wire_name(name)
 
+    def is_offered(self, wire: str) -> bool:
+        """True if a tool has this name on the wire."""
+        return wire in self._from_wire
+
+    def begins_offered(self, text: str) -> bool:
+        """True if a tool's name on the wire begins with this text."""
+        return any(wire.startswith(text) for wire in self._from_wire)
+
     def from_wire(self, text: str) -> str:
         """Return the tool that the model means, or its own text if no tool has this name.
 

@@ -6,13 +6,22 @@ at the end, `{"over": tokens}`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+from nbagent.contracts.deltas import TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig, ToolSpec, Usage
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.answer.builder import ResponseBuilder
+from nbagent.providers.answer.wire_deltas import (
+    Finish,
+    LastEvent,
+    Progress,
+    ServerFault,
+    UsageReport,
+    WireDelta,
+)
 from nbagent.providers.provider import Provider
 from nbagent.providers.wires.base import EncodingContext, Parser, Wire
 from nbagent.providers.wires.tool_names import WireNames
@@ -43,8 +52,8 @@ class OtherWire(Wire):
     def system_fields(self, text: str) -> dict[str, Any] | None:
         return {"system": text}
 
-    def parser(self, request: ChatRequest, into: ResponseBuilder) -> Parser:
-        return OtherParser(into)
+    def parser(self, request: ChatRequest, progress: Progress) -> Parser:
+        return OtherParser(request, progress)
 
     def read_models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         return [ModelInfo(id=item["id"]) for item in body["data"]], None
@@ -53,23 +62,16 @@ class OtherWire(Wire):
 class OtherParser(Parser):
     """One answer."""
 
-    def __init__(self, builder: ResponseBuilder) -> None:
-        self._builder = builder
-
-    def read_event(self, name: bytes, data: Any) -> None:
+    def read_event(self, name: bytes, data: Any) -> Iterator[WireDelta]:
         if "error" in data:
-            self._builder.fail(ModelError(f"{data['error']}; try again.", code="LLM_BAD_RESPONSE"))
+            text = f"{data['error']}; try again."
+            yield ServerFault(ModelError(text, code="LLM_BAD_RESPONSE"))
         if "say" in data:
-            self._builder.add_text(data["say"])
+            yield TextPiece(data["say"])
         if "over" in data:
-            self._builder.set_usage(
-                Usage(completion_tokens=data["over"], total_tokens=data["over"])
-            )
-            self._builder.finish("stop")
-            self._builder.end()
-
-    def read_whole(self, body: Any) -> None:
-        self.read_event(b"", body)
+            yield UsageReport(Usage(completion_tokens=data["over"], total_tokens=data["over"]))
+            yield Finish("stop")
+            yield LastEvent()
 
 
 def opened(config: ProviderConfig) -> ChatClient:
