@@ -17,6 +17,7 @@ from wires.chat_requests import called, result, user
 from wires.harness import JSON, AnswerCase, WireSetup, World, ask, asked_next, matches
 from wires.sdk_types import OFFICIAL
 
+from nbagent.contracts.corrections import AnswerRestarted
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart
 from nbagent.contracts.model import ChatResponse
@@ -242,6 +243,41 @@ def test_what_is_no_image_is_left_out_with_one_notice_and_the_text_stays(
     (notice,) = notices
     assert words in notice
     assert data not in json.dumps(answer.model_dump(mode="json")), "not stored in another form"
+
+
+NUMBERED = ("google", "responses")
+"""Servers to which an image goes back at its place, by its number in the message."""
+
+
+@pytest.mark.parametrize("name", NUMBERED)
+def test_an_image_goes_back_at_its_place_behind_one_that_is_left_out_and_one_that_is_repeated(
+    world: World, name: str
+) -> None:
+    server = SERVERS[name]
+    sent: Parts = [(in_base64(SVG), "image/svg+xml"), (PNG, "image/png"), (PNG, "image/png")]
+    answer, _, streamed = answer_of(
+        world, server, [*sent, "and ", (JPEG, "image/jpeg")], stream=True
+    )
+    assert [image.data for image in streamed] == [PNG, JPEG]
+    assert answer.message.images == tuple(streamed)
+    _, body = world.wire_request(server.wire, asked_next(ask(), answer))
+    conversation = json.dumps(body[server.wire.conversation])
+    assert conversation.index(PNG) < conversation.index("and ") < conversation.index(JPEG)
+    assert not {"imageNumber", "image_number"} & set(conversation.split('"')), "of the record only"
+
+
+def test_an_answer_that_begins_again_has_only_the_images_of_its_second_beginning(
+    world: World,
+) -> None:
+    void, _ = anthropic(["Half ", (PNG, "image/png")])
+    whole, _ = anthropic(["Whole ", (JPEG, "image/jpeg")])
+    begun, _, _ = void.rpartition(b"event: message_delta")
+    case = AnswerCase("image", stream=begun + whole, body=b"")
+    chunks, answer = world.answer(anthropic_cases.WIRE, case, stream=True)
+    assert isinstance(answer, ChatResponse), f"an error: {answer}"
+    images = [image.data for image in answer.message.images]
+    assert (answer.message.text, images) == ("Whole ", [JPEG])
+    assert [chunk.correction for chunk in chunks if chunk.correction] == [AnswerRestarted()]
 
 
 @every_server
