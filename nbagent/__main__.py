@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import json
 import os
 import shutil
@@ -16,10 +15,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.export.formats import FORMATS
+from nbagent.files.notebook_file import output_metadata, read_notebook_json
 from nbagent.view.advice import without_magics
 from nbagent.view.text_format import pluralize, sanitize_value
 
@@ -153,11 +152,10 @@ def strip_notebook(name: str) -> str:
     if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
         raise UsageError(f"{name} is not a writable file; nothing was changed")
     try:
-        notebook: Any = load_json(file.read_bytes().removeprefix(codecs.BOM_UTF8))
-        outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
-        metadatas = [json_object(output.get("metadata")) or {} for output in outputs]
+        notebook = read_notebook_json(file)
+        metadatas = output_metadata(notebook)
         dropped = [metadata.pop("nbagent") for metadata in metadatas if "nbagent" in metadata]
-    except (OSError, ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not a readable notebook ({describe_error(error)})") from None
     if not dropped:
         return f"{name}: no records of runs; nothing was changed"

@@ -15,6 +15,7 @@ from nbagent import runtime
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.events import Event
 from nbagent.contracts.messages import Message
+from nbagent.contracts.secrets import KeyFunction
 from nbagent.run import Run, as_tuple, with_options
 from nbagent.session.approval import OnApproval
 from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
@@ -41,6 +42,9 @@ class Agent:
         system: the system prompt.
         on_approval: answers questions about tool calls instead of a person: it takes a
             `Question` and returns True, `"session"`, False, a reason, or a dict of other arguments.
+        api_key: a function that returns the key of the model's server, for keys that expire; it
+            is called in a thread for each request. (A key as a text belongs into an environment
+            variable.) The key is sent to the server of `model=` and `base_url=` only.
         options: further fields of `RunOptions`: `max_turns`, `base_url`, `session`, `policy`…
             `output` is the type of the answer (a pydantic model, TypedDict, dataclass, or a list
             of one): see `Run.output`.
@@ -57,9 +61,12 @@ class Agent:
         tools: Sequence[object] | str | None = None,
         system: str | None = None,
         on_approval: OnApproval | None = None,
+        api_key: KeyFunction | None = None,
         **options: Any,
     ) -> None:
         own_options = {"tools": tools, "on_approval": on_approval, "model": model, "system": system}
+        if api_key is not None:
+            own_options["api_key"] = api_key
         base = with_options(RunRequest(), {**own_options, **options})
         self._base = replace(base, options=without_secrets(base.options))
 
@@ -159,7 +166,7 @@ class Agent:
 
     def map(
         self,
-        data: DataFrame,
+        data: DataFrame | Any,
         template: str = "",
         *,
         key: str | None = None,
@@ -182,9 +189,11 @@ class Agent:
         Synchronous tools run while somebody waits (`batch.wait()`), or in an idle kernel.
 
         Args:
-            data: the table. Its columns can be used in the template by name.
+            data: the table, of pandas, polars, pyarrow or another library. Its columns can be used
+                in the template by name.
             template: the prompt, with `{{ column }}` for that row's value; `{{ row["a column"] }}`
-                for a column whose name is not a Python name.
+                for a column whose name is not a Python name. An agent with `template=False`
+                sends it as typed.
             key: column of unique row ids; default: the index.
             vary: values to try, by option of a run or `prompt`: a list, or a dict by label; all
                 combinations are asked.
@@ -224,7 +233,7 @@ class Agent:
         batch = Batch(with_options(self._base, options), data, template, how)
         return batch.start() if start else batch
 
-    async def amap(self, data: DataFrame, template: str = "", **how: Any) -> Batch:
+    async def amap(self, data: DataFrame | Any, template: str = "", **how: Any) -> Batch:
         """As `map`, for `await`: returns at its end; synchronous tools run on the loop here."""
         # In a thread: planning a large table and listing tools would block this loop.
         how["start"] = False

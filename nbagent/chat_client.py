@@ -33,7 +33,13 @@ from nbagent.contracts.model import (
     ModelInfo,
     ProviderConfig,
 )
-from nbagent.contracts.secrets import SecretKey, StreamFilter, redact, register_environment
+from nbagent.contracts.secrets import (
+    KeyFunction,
+    SecretKey,
+    StreamFilter,
+    redact,
+    register_environment,
+)
 from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings, without_secrets
@@ -206,7 +212,7 @@ def _shown(response: ChatResponse) -> ChatResponse:
 def client(
     model: str | object | None = None,
     *,
-    api_key: str | SecretKey | None = None,
+    api_key: str | SecretKey | KeyFunction | None = None,
     base_url: str | None = None,
     organization_id: str | None = None,
     project_id: str | None = None,
@@ -221,7 +227,9 @@ def client(
     Without a model it takes the one of the settings. The other arguments are the fields of
     `ProviderConfig`; those that are None come from the settings and the environment. An `api_key=`
     is a secret, as one of the environment is: never shown or stored. In a notebook a variable of
-    the environment is better, because the text of a cell is saved.
+    the environment is better, because the text of a cell is saved. It can be a function that
+    returns the key, also a coroutine function: called in a thread of its own for each request, so
+    that it may block and that a token which expires is always fresh.
 
     Raises:
         UsageError: a value is not valid, or the server needs a key and there is none (with the code
@@ -241,9 +249,8 @@ def client(
     }
     set_options = {name: value for name, value in given.items() if value is not None}
     options = without_secrets(RunOptions().with_changes(**set_options))
-    key = SecretKey(api_key) if isinstance(api_key, str) else api_key
     settings = resolve_settings(options, current_settings())
-    return Client(resolve_model(settings, api_key=key))
+    return Client(resolve_model(settings, api_key=ProviderConfig(api_key=api_key).key))
 
 
 async def _on_engine_loop(work: Coroutine[Any, Any, T]) -> T:

@@ -13,9 +13,9 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.records import RunRecord
+from nbagent.files.notebook_file import output_metadata, read_notebook_json
 from nbagent.run import Run
 from nbagent.session.models import list_models
 from nbagent.session.stores import store_at, store_to_read
@@ -172,10 +172,9 @@ def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
     try:
         saved = [
             record
-            for cell in load_json(file.read_text("utf-8-sig"))["cells"]
-            for output in cell.get("outputs", ())
-            if "nbagent" in output.get("metadata", ())
-            for record in all_from_notebook_json(output["metadata"]["nbagent"])
+            for metadata in output_metadata(read_notebook_json(file))
+            if "nbagent" in metadata
+            for record in all_from_notebook_json(metadata["nbagent"])
         ]
         # A run that was displayed twice is saved twice.
         records = {record.id: record for record in saved}

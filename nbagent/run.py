@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 from nbagent import runtime
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.messages import Message, redacted
-from nbagent.contracts.model import ChatRequest, Usage
+from nbagent.contracts.model import ChatRequest, ProviderConfig, Usage
 from nbagent.contracts.records import EngineTurn, Phase, RunRecord
+from nbagent.contracts.secrets import KeyFunction, KeySource
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
 from nbagent.files.opening import LinkRefused, remove_own_file, replace_named_file
+from nbagent.providers.default_model import with_provider
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
 from nbagent.session.active_run import ActiveRun, active_runs
@@ -29,9 +31,10 @@ from nbagent.session.approval import ANSWER_FORMS
 from nbagent.session.callbacks import OnEvent, OnToolCall, OnToolResult
 from nbagent.session.frontend import Frontend, frontend
 from nbagent.session.inherit import output_type_of, turn_of
-from nbagent.session.request import Kind, RunRequest
+from nbagent.session.request import Kind, RunRequest, ServerKey
 from nbagent.session.stores import cache_file, current_store, find_run, set_last_run, store_at
 from nbagent.session.typed_answer import OutputType, answer_text
+from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import named_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from nbagent.view.value_nodes import Answer
+    from nbagent.view.value_nodes import Answer, AnswerImages
     from nbagent.workflow.composer import WorkflowRun
 
 T = TypeVar("T")
@@ -376,7 +379,12 @@ class Run:
             )
         own = self._active.ask if self._active is not None else RunRequest()
         base = RunRequest(
-            kind=kind, parent_id=self.id, tools=own.tools, on_approval=own.on_approval, **fields
+            kind=kind,
+            parent_id=self.id,
+            tools=own.tools,
+            on_approval=own.on_approval,
+            api_key=own.api_key,
+            **fields,
         )
         return with_options(base, options)
 
@@ -421,6 +429,13 @@ class Run:
 
         return Answer.of(self.record)
 
+    @property
+    def images(self) -> AnswerImages:
+        """Images of the model's answers, in order. `images[0].content` are the bytes of one."""
+        from nbagent.view.value_nodes import AnswerImages
+
+        return AnswerImages(self.record.images)
+
     def __dir__(self) -> list[str]:
         """Public names only, for Tab: methods for other modules of nbagent are left out."""
         internal = {"starting", "await_end", "passed_tools"}
@@ -435,6 +450,10 @@ class Run:
         state = record.stop_reason or record.phase
         turns, tokens = pluralize(len(record.turns), "turn"), f"{record.usage.total_tokens:,}"
         return f"<Run {self.id[:8]} {state}, {turns}, {tokens} tokens>"
+
+    def _prompt_value_(self) -> str:
+        """Return the value of `{{ run }}` in a prompt: its text, or its state if it has none."""
+        return self.text or repr(self)
 
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
@@ -510,6 +529,7 @@ def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
         raise UsageError(
             f"on_approval={callback!r} is not a function of a Question; {ANSWER_FORMS}"
         )
+    api_key = options.pop("api_key", None) if callable(options.get("api_key")) else None
     objects, tools = base.tools, options.pop("tools", None)
     if isinstance(tools, str):
         options["tools"], objects = tools, None
@@ -526,7 +546,17 @@ def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
     if "model" in options:  # A script of `nbagent.offline` is a model with an id.
         options["model"] = getattr(options["model"], "model_id", options["model"])
     changed = base.options.with_changes(**options)
-    return replace(base, options=changed, tools=objects, on_approval=callback)
+    key = base.api_key if api_key is None else _server_key(api_key, changed)
+    return replace(base, options=changed, tools=objects, on_approval=callback, api_key=key)
+
+
+def _server_key(function: KeyFunction, options: RunOptions) -> ServerKey:
+    """Bind a function that returns a key to the server of the same call."""
+    if options.model is None:
+        raise UsageError("api_key= needs model= beside it: the key is sent to that server only")
+    source = ProviderConfig(api_key=function).key
+    assert isinstance(source, KeySource)
+    return ServerKey(source, with_provider(options.model), options.base_url)
 
 
 def as_tuple(name: str, value: Any, example: str) -> tuple[Any, ...]:

@@ -20,7 +20,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ToolRun
 from nbagent.providers.offline import Script, script
 from nbagent.providers.rate_limits import forget_limits
-from nbagent.providers.workarounds import forget_unsupported_params
+from nbagent.providers.workarounds import forget_workarounds
 from nbagent.run import Run
 from nbagent.session.active_run import active_runs
 from nbagent.session.approval import session_grants
@@ -77,7 +77,7 @@ def _reset_process_state() -> None:
     unrecorded_options.clear()
     listed_models.clear()
     forget_reported_items()
-    forget_unsupported_params()
+    forget_workarounds()
     forget_limits()
 
 

@@ -28,7 +28,4 @@ def built_in_host(name: str) -> BuiltInHost | None:
     """Return the built-in host that has this name or tool; None if there is none."""
     if host := BUILT_IN_HOSTS.get(host_part(name)):
         return host
-    if name in SKILL_TOOLS:
-        return "skills"
-    # Tools of MCP servers are called `server__tool`.
-    return "mcp" if "__" in name.strip("_") else None
+    return "skills" if name in SKILL_TOOLS else None

@@ -6,14 +6,14 @@ Values only. The formats of vendors belong to `providers/wires`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from pydantic import Field
 
 from nbagent.contracts.corrections import Correction
-from nbagent.contracts.errors import ErrorInfo, unknown_argument
-from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.errors import ErrorInfo, UsageError, unknown_argument
+from nbagent.contracts.messages import ImagePart, Message, PublicValue, ToolCall, Value
+from nbagent.contracts.secrets import KeyFunction, KeySource, SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
 
@@ -197,6 +197,8 @@ class ChatChunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     response: ChatResponse | None = None
+    image: ImagePart | None = None
+    """A whole image of the answer."""
     correction: Correction | None = None
     """Replaces what came before. Who needs only the answer reads `response` of the last chunk."""
 
@@ -223,7 +225,8 @@ class ProviderConfig:
             )
         return object.__new__(cls)
 
-    api_key: SecretKey | None = None
+    api_key: SecretKey | str | KeyFunction | None = None
+    """The key, or a function that returns it, for keys that expire: called for each request."""
     base_url: str | None = None
     organization_id: str | None = None
     project_id: str | None = None
@@ -236,3 +239,20 @@ class ProviderConfig:
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Additional top-level keys of the request's JSON."""
+
+    def __post_init__(self) -> None:
+        key, base_url = self.api_key, self.base_url
+        if isinstance(key, str):
+            object.__setattr__(self, "api_key", SecretKey(key) if key.strip() else None)
+        elif key is not None and not isinstance(key, SecretKey | KeySource):
+            if not callable(key):
+                problem = f"api_key is a {type(key).__name__}"
+                raise UsageError(f"{problem}; give a text, or a function that returns one.")
+            object.__setattr__(self, "api_key", KeySource(key))
+        if base_url is not None:  # Copied with a space or a line break around it.
+            object.__setattr__(self, "base_url", base_url.strip() or None)
+
+    @property
+    def key(self) -> SecretKey | KeySource | None:
+        """The key as it is sent: never a bare function, whose repr may show a secret."""
+        return cast("SecretKey | KeySource | None", self.api_key)

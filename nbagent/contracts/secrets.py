@@ -18,7 +18,7 @@ import os
 import re
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, NoReturn, cast
 from urllib.parse import quote, quote_plus
@@ -68,6 +68,35 @@ class SecretKey:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a SecretKey is never pickled or copied")
+
+
+class KeySource:
+    """A function that returns a key, for keys that expire. Two of one function are equal."""
+
+    __slots__ = ("__function",)
+
+    def __init__(self, function: KeyFunction) -> None:
+        self.__function = function
+
+    def __call__(self) -> str | SecretKey | Awaitable[str | SecretKey]:
+        """Call the function. Only `providers.keys` does this."""
+        return self.__function()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, KeySource) and self.__function == other.__function
+
+    def __hash__(self) -> int:
+        return hash(KeySource)  # A function object may have no hash, and few are compared.
+
+    def __repr__(self) -> str:
+        return "KeySource(***)"  # A partial function's repr shows its arguments.
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a function that returns a key is never pickled or copied")
+
+
+KeyFunction = Callable[[], "str | SecretKey | Awaitable[str | SecretKey]"]
+"""Returns the key for the next request. It may block, and may be a coroutine function."""
 
 
 class _PrefixFinder:

@@ -24,6 +24,8 @@ CHARS_PER_TOKEN = 4
 """A token of English text has about four characters. Used if no exact count is known."""
 IMAGE_CHARS = 4_000
 """Cost of an image: about a thousand tokens for most models, whatever its size in bytes."""
+_MIN_ANSWER_TOKENS = 1_000
+"""If this much is left for an answer, a smaller `max_tokens` makes the request fit."""
 _MAX_LISTED_PIECES = 4
 """Most pieces of a request that the error's text lists."""
 
@@ -54,12 +56,15 @@ class Overflow:
             self._trimmed_messages.get(index, message) for index, message in enumerate(history)
         )
 
-    def trim_more(self, history: Sequence[Message]) -> str | None:
+    def trim_more(
+        self, history: Sequence[Message], request: ChatRequest, error: ErrorInfo
+    ) -> str | None:
         """Trim after a refusal: old results first; if there are none left, those of the last turn.
 
-        Returns a text for the person; None if there is nothing left to trim.
+        Returns a text for the person; None if there is nothing left to trim, or if the conversation
+        fits and only `max_tokens` is too large.
         """
-        if not self._plan.trim:
+        if not self._plan.trim or _answer_is_too_long(request, error):
             return None
         # The newest results are those that the model works on, so they are trimmed last.
         last_answer = max((i for i, m in enumerate(history) if m.role == "assistant"), default=0)
@@ -87,6 +92,9 @@ class Overflow:
         """Explain a refusal: size of the request, its largest parts, and what to do."""
         pieces = _chars_by_piece(request)
         chars = pieces.total()
+        # Without a max_tokens of the person's own, old results were shortened first.
+        if _answer_is_too_long(request, error) or _has_room(error):
+            return _explain_max_tokens(request, error)
         reported_tokens: int | None = error.details.get("request_tokens")
         tokens = reported_tokens or chars // CHARS_PER_TOKEN
         context: int | None = error.details.get("context_tokens") or self._plan.context_tokens()
@@ -123,6 +131,43 @@ class Overflow:
             f"{none_left}Nothing is lost: choose a model with a larger context with "
             "run.resume(model=…), or repeat an earlier turn with run.fork(TURN, …)."
         )
+
+
+def _answer_is_too_long(request: ChatRequest, error: ErrorInfo) -> bool:
+    """True if the conversation fits, and the answer that `max_tokens` allows does not.
+
+    The server says it, or its numbers show it for a `max_tokens` that the person set.
+    """
+    if error.details.get("too_large") == "max_tokens":
+        return True
+    return request.max_tokens is not None and _has_room(error)
+
+
+def _has_room(error: ErrorInfo) -> bool:
+    """True if the server's numbers say that the conversation itself fits."""
+    left = _tokens_left(error)
+    return left is not None and left >= _MIN_ANSWER_TOKENS
+
+
+def _tokens_left(error: ErrorInfo) -> int | None:
+    """Tokens that the conversation leaves for an answer; None if the server gave no numbers."""
+    context, tokens = error.details.get("context_tokens"), error.details.get("request_tokens")
+    return context - tokens if context and tokens else None
+
+
+def _explain_max_tokens(request: ChatRequest, error: ErrorInfo) -> ErrorInfo:
+    """Explain a refusal because of `max_tokens`: the conversation need not be shortened."""
+    number = f" ({request.max_tokens:,})" if request.max_tokens else ""
+    left = _tokens_left(error)
+    has_room = left is not None and left > 0
+    server_said = "" if has_room else f" The server said: {error.message}"
+    text = (
+        f"the answer that max_tokens{number} allows is too long for the model's context"
+        f"{f': it leaves {left:,} tokens for one' if has_room else ''}. Nothing is lost: "
+        f"run.resume(max_tokens={left if has_room else '…'}) asks again with a smaller number."
+        f"{server_said}"
+    )
+    return replace(error, message=text, details={**error.details, "server_said": error.message})
 
 
 def message_chars(message: Message) -> int:

@@ -118,9 +118,11 @@ class Turn:
     def _trim_for_retry(self) -> bool:
         """Trim the request after a refusal. If nothing can be trimmed, explain it; return False."""
         overflow, history, error = self.state.overflow, self.state.history, self.model_call.error
-        text = overflow.trim_more(history) if self.model_call.response is None else None
+        assert error is not None
+        text = None
+        if self.model_call.response is None:
+            text = overflow.trim_more(history, self.request, error)
         if text is None:
-            assert error is not None
             self.model_call.error = overflow.explain(self.request, error)
             return False
         self.request = self.request.model_copy(

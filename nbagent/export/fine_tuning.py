@@ -9,9 +9,9 @@ from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ToolSpec
+from nbagent.providers.servers import built_in_server
 from nbagent.providers.wires.base import EncodingContext
 from nbagent.providers.wires.chat import Chat
-from nbagent.providers.wires.chat_profiles import PROFILES
 from nbagent.providers.wires.tool_names import WireNames
 
 
@@ -24,7 +24,7 @@ def training_line(messages: Sequence[Message], system: str, tools: Sequence[Tool
         UsageError: the conversation has no answer of the model.
     """
     # Not the wire of the run: the file is OpenAI's, whichever provider answered.
-    wire, names = Chat(PROFILES["openai"]), WireNames(tool.name for tool in tools)
+    wire, names = Chat(built_in_server("openai").quirks), WireNames(tool.name for tool in tools)
     context = EncodingContext(origin="", model="", names=names, has_tools=bool(tools))
     encoded: list[Any] = [{"role": "system", "content": system}] if system else []
     for group in wire.group_messages(messages, frozenset()):

@@ -16,17 +16,9 @@ from nbagent.contracts.canonical import dump_json, sha256_hex
 from nbagent.contracts.messages import ImagePart, Message, TextPart
 from nbagent.contracts.model import Usage
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.providers.catalogue import known_provider
 from nbagent.store.record_cells import to_us
 
-_PROVIDER_NAMES = {
-    "gemini": "gcp.gemini",
-    "google": "gcp.gemini",
-    "azure": "azure.ai.openai",
-    "mistral": "mistral_ai",
-    "xai": "x_ai",
-    "moonshot": "moonshot_ai",
-}
-"""Our names of providers to the names of the conventions, where they differ."""
 _REQUEST_ATTRIBUTES = {
     **{name: name for name in ("temperature", "top_p", "max_tokens", "stop_sequences")},
     "reasoning": "reasoning.level",
@@ -183,7 +175,8 @@ def _span_id(*words: str) -> str:
 
 def _provider(run: RunRecord) -> str:
     name = run.model.partition(":")[0]
-    return _PROVIDER_NAMES.get(name, name)
+    row = known_provider(name)
+    return (row and row.telemetry_name) or name
 
 
 def _server(base_url: str | None) -> dict[str, Any]:

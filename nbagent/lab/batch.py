@@ -112,7 +112,8 @@ class Batch:
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
         # A store that falls back to memory would lose all further runs with the kernel.
         self._was_on_disk = self._store.path is not None
-        self._notes = [*map(frontend().advise, settings_notices(report=True))]
+        templates = dict.fromkeys(text for variant in ready for text in variant.template.warnings)
+        self._notes = [*map(frontend().advise, [*settings_notices(report=True), *templates])]
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None

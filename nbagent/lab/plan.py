@@ -15,17 +15,22 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import sha_of
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.messages import TextPart
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.run import with_options
+from nbagent.session.models import resolve_settings
 from nbagent.session.request import RunRequest
 from nbagent.session.template import Rendered, Template
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
+from nbagent.shown.foreign_frames import ForeignTable, LazyTable, foreign_table, is_foreign
+from nbagent.shown.images import of_class
+from nbagent.shown.texts import VALUE_ERRORS
 from nbagent.shown.values import to_prompt_parts
 from nbagent.store.batches import JUDGE_SUFFIX
+from nbagent.store.dataframes import frame_of_columns
 from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
@@ -33,7 +38,9 @@ if TYPE_CHECKING:
 
 PROMPT = "prompt"
 """Axis whose values are templates."""
-_NOT_VARIED = ("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd")
+_NOT_VARIED = (
+    *("name", "session", "raw", "quiet", "echo", "document", "max_cost_usd", "template"),
+)
 """Options that change no answer, or that belong to one run or to the whole batch."""
 _CACHE_KEY_OPTIONS = (
     *("extra_body", "headers", "tool_choice", "trim", "policy", "mounts", "skills", "variables"),
@@ -169,11 +176,9 @@ def table_of(data: Any, key: str | None) -> Table:
     Raises:
         UsageError: it is no DataFrame, it is empty, or keys are missing or not unique.
     """
-    if not hasattr(data, "iloc") or not hasattr(data, "columns"):
-        raise UsageError(
-            f"the table is a {type(data).__name__}; give a DataFrame, such as "
-            "pandas.DataFrame({'n': [1, 2]})"
-        )
+    is_pandas = of_class(data, "pandas", "DataFrame")
+    if not is_pandas and (is_foreign(data) or not hasattr(data, "iloc")):
+        data = _pandas_of(data)
     columns = tuple(map(str, data.columns))
     if not len(data) or len(set(columns)) < len(columns):
         problem = "has no rows" if not len(data) else "has two columns of one name"
@@ -197,6 +202,28 @@ def table_of(data: Any, key: str | None) -> Table:
     rows = tuple(Row(dict(zip(columns, row_cells, strict=True))) for row_cells in cells)
     # `zip` yields no rows for a table that has only an index.
     return Table(data, columns, keys, rows or tuple(Row({}) for _ in keys))
+
+
+def _pandas_of(data: Any) -> DataFrame:
+    """Convert a table of another library, such as polars; raise UsageError if it is none."""
+    table = None
+    if is_foreign(data):
+        try:
+            table = foreign_table(data)
+        except VALUE_ERRORS as error:
+            raise UsageError(
+                f"the table cannot be read ({describe_error(error)}); convert it to pandas"
+            ) from None
+    if isinstance(table, ForeignTable) and not table.is_series:
+        return frame_of_columns(table.columns())
+    if isinstance(table, LazyTable):
+        raise UsageError(
+            f"the table is a {table.title}, whose rows are not computed yet; give {table.how}"
+        )
+    raise UsageError(
+        f"the table is a {type(data).__name__}; give a DataFrame, such as "
+        "pandas.DataFrame({'n': [1, 2]})"
+    )
 
 
 def _is_missing(key: Any) -> bool:
@@ -240,7 +267,10 @@ def variants_of(base: RunRequest, template: Any, vary: Any) -> list[Variant]:
         raise UsageError("the template is empty; write what you want to ask about each row")
     if template.strip() and PROMPT in axes:
         raise UsageError("the prompt is given twice: as the template and in vary; give it once")
-    templates = {text: Template(text) for text in axes.get(PROMPT, {"": template}).values()}
+    literal = not resolve_settings(base.options, current_settings()).template
+    templates = {
+        text: Template(text, literal=literal) for text in axes.get(PROMPT, {"": template}).values()
+    }
     variants: list[Variant] = []
     for chosen in product(*(axis.items() for axis in axes.values())):
         named = dict(zip(axes, chosen, strict=True))
@@ -355,7 +385,7 @@ def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
 
 
 def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
-    if "NameError" in str(error.details.get("error", "")):
+    if "NameError" in str(error.details.get("error", "")):  # not of another language
         problem = f"{error.message.partition(': ')[2].partition('. ')[0]}"
         return UsageError(f"the template: {problem}; the columns are {', '.join(columns)}")
     return UsageError(f"the template, in row {key}: {error.message}")

@@ -154,6 +154,11 @@ class Serializer:
                     f"the tools of {_name(tool)} belong to this process and cannot be sent to a "
                     "worker; give functions, or run without executor="
                 )
+        if ask.api_key is not None:
+            raise UsageError(
+                "the function in api_key= belongs to this process and cannot be sent to a worker; "
+                "set an environment variable of the workers, or run without executor="
+            )
         self.shared_context(ask)
 
     def _tool_names(self, ask: RunRequest) -> tuple[str, ...] | None:

@@ -32,12 +32,13 @@ from nbagent.session.active_run import active_runs
 from nbagent.session.approval import session_grants
 from nbagent.session.dry_run import dry_run
 from nbagent.session.frontend import frontend
+from nbagent.session.models import resolve_settings
 from nbagent.session.notebook_runs import is_of_notebook
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store, find_run
 from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import configure
+from nbagent.settings.sources import configure, current_settings
 from nbagent.view.listing import Listing
 from nbagent.view.text_format import pluralize, sanitize_value
 from nbagent.workflow.graph import PackageError
@@ -104,7 +105,9 @@ class Commands:
         if is_batch(options):
             self._run_batch(template, options)
             return
-        rendered = render(template, self._evaluate)
+        run_options = self._run_options(options)
+        literal = not resolve_settings(run_options, current_settings()).template
+        rendered = render(template, self._evaluate, literal=literal)
         kind, parent_id, turn_id, left_out = "start", None, None, ()
         if options.continue_run is not None and options.fork is not None:
             raise UsageError("--continue and --fork exclude each other; keep one of them")
@@ -120,11 +123,11 @@ class Commands:
             prompt=rendered.prompt,
             parts=rendered.parts,
             template=template if rendered.expressions else None,
-            options=self._run_options(options),
+            options=run_options,
             kind=kind,
             parent_id=parent_id,
             fork_turn=turn_id,
-            notices=left_out,
+            notices=(*rendered.warnings, *left_out),
         )
         self._start(ask, options)
 

@@ -360,13 +360,29 @@ def _variables(names: Namespace, fits: Callable[[Any], bool]) -> Iterator[str]:
 def _tables(names: Namespace) -> Iterator[str]:
     """Names of variables that hold a DataFrame."""
     pandas: Any = sys.modules.get("pandas")
-    yield from _variables(names, lambda value: pandas and isinstance(value, pandas.DataFrame))
+    yield from _variables(
+        names,
+        lambda value: (pandas and isinstance(value, pandas.DataFrame)) or _is_foreign_table(value),
+    )
+
+
+def _is_foreign_table(value: Any) -> bool:
+    """True for a table of another library, such as polars. Reads no data."""
+    # Without its package no such value can exist, and the import would take time.
+    if not {"polars", "pyarrow", "modin"} & sys.modules.keys():
+        return False
+    from nbagent.shown.foreign_frames import is_foreign
+
+    return is_foreign(value) and hasattr(type(value), "columns") and hasattr(type(value), "shape")
 
 
 def _columns(names: Namespace) -> Iterator[Completion]:
     """Columns of the notebook's DataFrames."""
     for name in _tables(names):
-        yield from ((str(column), "column") for column in names[name].columns)
+        table = names[name]
+        # The columns of a table of pyarrow are its data.
+        labels = table.column_names if hasattr(table, "column_names") else table.columns
+        yield from ((str(column), "column") for column in labels)
 
 
 def _run_variables(names: Namespace) -> Iterator[Completion]:

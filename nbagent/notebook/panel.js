@@ -22,7 +22,7 @@ const SILENT =
 const GONE =
   "The kernel of this panel is gone. Run the cell again for a new one; runs that ended are kept.";
 const OPTIONS = ["temperature", "max_tokens", "reasoning", "max_turns", "max_total_tokens",
-  "max_cost_usd", "base_url", "session"];
+  "max_cost_usd", "base_url", "session", "template"];
 const WORKFLOW = ["workflow", "document", "agent", "autopilot"];
 
 /** @param {string} action @param {string} label @param {Record<string, string>} more */

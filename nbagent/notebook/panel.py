@@ -40,6 +40,7 @@ from nbagent.providers.default_model import choose_default_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.inherit import without_foreign_options
+from nbagent.session.models import resolve_settings
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import current_store
 from nbagent.session.template import render
@@ -254,7 +255,8 @@ class Panel(Output):
         self.refresh()
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
-        rendered = render(prompt, partial(evaluate, get_ipython()))
+        literal = not resolve_settings(options, current_settings()).template
+        rendered = render(prompt, partial(evaluate, get_ipython()), literal=literal)
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
@@ -267,6 +269,7 @@ class Panel(Output):
             kind="start" if is_new else "continue" if parent and is_send else "resume",
             parent_id=parent.id if parent else None,
             not_inherited=dropped,
+            notices=rendered.warnings,
         )
 
     def options(self, run: RunRecord | None) -> tuple[RunOptions, tuple[str, ...]]:

@@ -28,7 +28,7 @@ from nbagent.tools.tool_names import FUNCTION_HOST
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),
-    *("max_turns", "max_total_tokens", "max_cost_usd", "base_url", "session"),
+    *("max_turns", "max_total_tokens", "max_cost_usd", "base_url", "session", "template"),
     *("workflow", "document", "agent", "autopilot"),
 )
 _INHERITED = ("model", "session", "workflow", "document", "agent", "autopilot")
@@ -70,7 +70,12 @@ class Form:
         """Return name, label, hint and help of each field, for the page."""
         rows = [(name, RunOptions.row(name)) for name in FIELDS]
         return [
-            {"name": name, "label": label(name), "hint": row.metavar, "help": row.help}
+            {
+                "name": name,
+                "label": label(name),
+                "hint": row.metavar or "on | off",
+                "help": row.help,
+            }
             for name, row in rows
         ]
 

@@ -17,6 +17,7 @@ from typing import Any
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.schema_walk import property_schemas, union_members
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.files.opening import remove_own_file
@@ -25,6 +26,7 @@ from nbagent.notebook.complete import package_names
 from nbagent.notebook.installation import installation_problems
 from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.default_model import choose_default_model, with_provider
+from nbagent.providers.workarounds import learnt_workarounds
 from nbagent.runtime import RunTask, engine_loop
 from nbagent.sandbox.script import isolation_level
 from nbagent.session.active_run import active_runs
@@ -73,7 +75,7 @@ def doctor() -> Listing:
         *kernel.kernel_facts().items(),
         *(("installation", problem) for problem in installation_problems()),
     ]
-    for facts in (_model, _keys, _files, _project_file, _store):
+    for facts in (_model, _workarounds, _keys, _files, _project_file, _store):
         try:
             rows.extend(facts())
         except NbagentError as error:
@@ -107,6 +109,12 @@ def _model() -> Iterator[Row]:
     yield "model", f"{model} ({why}); another with %%agent --model PROVIDER:MODEL"
     if settings.base_url is not None:
         yield "server", settings.base_url
+
+
+def _workarounds() -> Iterator[Row]:
+    """What this process has learnt from refusals of servers."""
+    for server, model, notice in learnt_workarounds():
+        yield "workaround", f"{model} at {server}: {notice}"
 
 
 def _keys() -> Iterator[Row]:
@@ -242,7 +250,7 @@ def tools(names: Tools | None = None, run_options: RunOptions | None = None) -> 
 
 
 def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
-    properties: dict[str, Any] = spec.parameters.get("properties", {})
+    properties = property_schemas(spec.parameters)
     required = spec.parameters.get("required", [])
     arguments = ", ".join(
         f"{name}: {_type(schema)}{'' if name in required else ' = …'}"
@@ -267,8 +275,8 @@ def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
 def _type(schema: Any) -> str:
     if not isinstance(schema, dict):
         return "any"
-    if "anyOf" in schema:
-        kinds = dict.fromkeys(_type(option) for option in schema["anyOf"])
+    if members := union_members(schema):
+        kinds = dict.fromkeys(_type(member) for member in members)
         return " or ".join(kind for kind in kinds if kind != "null") or "null"
     return str(schema.get("type") or ("choice" if "enum" in schema else "any"))
 

@@ -1,138 +1,26 @@
-"""The built-in providers, one row each, and look-up of providers by name.
-
-A row names wires, address, key variables and default model. A server with a known wire needs a
-row here; a server that differs from its wire also needs a profile in `wires/chat_profiles.py`.
-"""
+"""Look-up of providers by name: the rows of `servers`, the local ones, those of other packages."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ProviderConfig
 from nbagent.contracts.ports import ChatClient
-from nbagent.providers.provider import Provider, Wires
-from nbagent.providers.wires.anthropic import Anthropic
-from nbagent.providers.wires.base import Wire
-from nbagent.providers.wires.chat import Chat, azure_wires
-from nbagent.providers.wires.chat_profiles import AZURE_HOSTS, PROFILES, profile_of
-from nbagent.providers.wires.google import Google
-from nbagent.providers.wires.ollama import Ollama, ollama_url
-from nbagent.providers.wires.responses import Responses
+from nbagent.providers.provider import Provider
+from nbagent.providers.servers import SERVERS
 from nbagent.settings.installed import installed_entry_points
+from nbagent.settings.sources import DEFAULT_PROVIDER
 from nbagent.shown.texts import error_line
 
 T = TypeVar("T")
 ENTRY_POINT_GROUP = "nbagent.providers"
-
-
-def _provider(name: str, wires: Wires, base_url: str | None, **facts: Any) -> Provider:
-    """Build a row; by default its key and URL are in `NAME_API_KEY` and `NAME_BASE_URL`."""
-    facts.setdefault("key_variables", (f"{name.upper()}_API_KEY",))
-    facts.setdefault("base_url_variables", (f"{name.upper()}_BASE_URL",))
-    facts.setdefault("needs_key", "start" not in facts)  # A server of this machine needs none.
-
-    def open_client(config: ProviderConfig) -> ChatClient:
-        # Late import: listing the providers must not load the HTTP library.
-        from nbagent.providers.client import WireClient
-
-        config = replace(config, base_url=config.base_url or base_url)
-        return WireClient(
-            wires(config),
-            config,
-            provider=name,
-            key_variables=row.key_variables
-            if row.needs_key and row.is_own_server(config.base_url)
-            else (),
-            start=row.start,
-        )
-
-    row = Provider(name=name, open=open_client, wires=wires, default_base_url=base_url, **facts)
-    return row
-
-
-def _chat_wires(server: str | None = None) -> Wires:
-    """Chat Completions with the profile of a named server; without a name, of the base URL's."""
-
-    def wires(config: ProviderConfig) -> list[Wire]:
-        profile = PROFILES[server] if server else profile_of(config.base_url or "")
-        chat = Chat(profile)
-        return [chat, Responses()] if profile.has_responses else [chat]
-
-    return wires
-
-
-_OPENAI: dict[str, Any] = {
-    "base_url": "https://api.openai.com/v1",
-    "key_variables": ("OPENAI_API_KEY", "LLM_API_KEY"),
-    "base_url_variables": ("OPENAI_BASE_URL", "LLM_BASE_URL"),
-}
-_GENERIC: dict[str, Any] = {
-    "base_url": None,
-    "key_variables": ("LLM_API_KEY",),
-    "base_url_variables": ("LLM_BASE_URL",),
-    "needs_key": False,
-}
-PROVIDERS: tuple[Provider, ...] = (
-    _provider("openai", _chat_wires(), default_model="gpt-5.4", **_OPENAI),
-    _provider("openai-responses", lambda config: [Responses()], **_OPENAI),
-    _provider("openai-compatible", _chat_wires(), **_GENERIC),
-    _provider(
-        "azure",
-        azure_wires,
-        None,
-        key_variables=("AZURE_OPENAI_API_KEY", "AZURE_OPENAI_AD_TOKEN"),
-        key_hosts=AZURE_HOSTS,
-        base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
-    ),
-    _provider(
-        "anthropic",
-        lambda config: [Anthropic(config.base_url or "", config.headers)],
-        "https://api.anthropic.com/v1",
-        default_model="claude-sonnet-5-5",
-    ),
-    _provider(
-        "google",
-        lambda config: [Google()],
-        "https://generativelanguage.googleapis.com/v1",
-        key_variables=("GEMINI_API_KEY", "GOOGLE_API_KEY"),
-        base_url_variables=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
-        default_model="gemini-3.8-flash",
-    ),
-    _provider(
-        "deepseek",
-        _chat_wires("deepseek"),
-        "https://api.deepseek.com",
-        default_model="deepseek-flash",
-    ),
-    _provider("openrouter", _chat_wires("openrouter"), "https://openrouter.ai/api/v1"),
-    _provider("groq", _chat_wires("groq"), "https://api.groq.com/openai/v1"),
-    _provider("mistral", _chat_wires("mistral"), "https://api.mistral.ai/v1"),
-    _provider(
-        "ollama",
-        lambda config: [Ollama()],
-        "http://127.0.0.1:11434",
-        start="ollama serve",
-        key_hosts=("ollama.com",),
-        base_url_variables=("OLLAMA_HOST",),
-        read_url=ollama_url,
-    ),
-    _provider("vllm", _chat_wires("vllm"), "http://127.0.0.1:8000/v1", start="vllm serve MODEL"),
-    _provider(
-        "lmstudio", _chat_wires("lmstudio"), "http://127.0.0.1:1234/v1", start="lms server start"
-    ),
-    _provider(
-        "llamacpp",
-        _chat_wires("llamacpp"),
-        "http://127.0.0.1:8080/v1",
-        start="llama-server -m FILE.gguf",
-    ),
-)
 
 
 def provider_names() -> tuple[str, ...]:
@@ -153,6 +41,13 @@ def find_provider(name: str) -> Provider:
     return _load_provider(provider) if isinstance(provider, EntryPoint) else provider
 
 
+def known_provider(name: str) -> Provider | None:
+    """Return the provider with this name; None if there is none, or its package is broken."""
+    with suppress(UsageError):
+        return find_provider(name)
+    return None
+
+
 def split_model_id(model_id: str) -> tuple[str, str]:
     """Split `openai:gpt-5.4` into provider and model. The model's name may contain colons.
 
@@ -161,14 +56,16 @@ def split_model_id(model_id: str) -> tuple[str, str]:
     """
     provider, colon, model = model_id.strip().partition(":")
     if not colon:
+        example = f"{DEFAULT_PROVIDER}:{provider or 'MODEL'}"
         raise UsageError(
             f"model {provider!r} names no provider; write it as provider:model, for example"
-            f" openai:{provider or 'gpt-5.4'}. Known providers: {', '.join(provider_names())}."
+            f" {example}. Known providers: {', '.join(provider_names())}."
         )
     if provider not in _all_providers():
         raise UsageError(
             f"{_unknown_provider(provider)} A model id is provider:model;"
-            f" for a model that is itself called {model_id!r} write openai:{model_id}."
+            f" for a model that is itself called {model_id!r} write"
+            f" {DEFAULT_PROVIDER}:{model_id}."
         )
     if not model:
         example = find_provider(provider).default_model or "NAME"
@@ -187,7 +84,7 @@ def _all_providers() -> Mapping[str, Provider | EntryPoint]:
     from nbagent.providers.offline import PROVIDER as OFFLINE
 
     installed = {entry.name: entry for entry in installed_entry_points(ENTRY_POINT_GROUP)}
-    return installed | {provider.name: provider for provider in (*PROVIDERS, LOCAL, OFFLINE)}
+    return installed | {provider.name: provider for provider in (*SERVERS, LOCAL, OFFLINE)}
 
 
 def _load_provider(entry: EntryPoint) -> Provider:

@@ -23,22 +23,30 @@ from nbagent.contracts.model import (
     ProviderConfig,
     ResponseMeta,
 )
+from nbagent.contracts.secrets import SecretKey
 from nbagent.engine.overflow import CHARS_PER_TOKEN, request_chars
 from nbagent.providers.address import normalize_base_url, origin
 from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.stream_reader import AnswerReader
+from nbagent.providers.keys import KeyHeader
 from nbagent.providers.rate_limits import Limiter, RequestSlot, backoff_s
 from nbagent.providers.reasoning_budget import budget_notice
+from nbagent.providers.refusals import (
+    MAX_WORKAROUNDS,
+    Refusal,
+    explain_refusal,
+    find_workaround,
+    make_final,
+)
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
-    MAX_BODY_BYTES,
-    MAX_STREAM_BYTES,
+    MAX_ANSWER_BYTES,
     HttpClient,
 )
 from nbagent.providers.transport.sse import load_wire
 from nbagent.providers.wires.base import EncodingContext, Parser, Toolset, Wire
 from nbagent.providers.wires.encoding import MessageEncoder
-from nbagent.providers.workarounds import UnsupportedParams, explain_refusal
+from nbagent.providers.workarounds import ModelWorkarounds
 
 _MAX_ENCODERS = 8
 _LIST_TIMEOUT_S = 30.0
@@ -83,6 +91,7 @@ class WireClient(ChatDoors):
         config: server and key; `base_url` must be set.
         provider: the part of a model id before the colon.
         key_variables: environment variables for the key, if the server requires one.
+        key_header: header for the key, if the server's differs from that of the first wire.
         start: command that starts the server; shown if nothing answers there.
     """
 
@@ -93,6 +102,7 @@ class WireClient(ChatDoors):
         *,
         provider: str,
         key_variables: Sequence[str] = (),
+        key_header: KeyHeader | None = None,
         start: str = "",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
@@ -109,15 +119,12 @@ class WireClient(ChatDoors):
             if clash := wire.reserved_keys & config.extra_body.keys():
                 raise UsageError(f"extra_body cannot set {', '.join(sorted(clash))}; remove it.")
         account = {
-            "OpenAI-Organization": config.organization_id,
-            "OpenAI-Project": config.project_id,
+            header: getattr(config, field) for field, header in first.account_headers.items()
         }
-        self._limiter = Limiter.shared(self._base_url, config.api_key)
         self._http = HttpClient(
             self._base_url,
-            key=config.api_key,
-            key_header=first.key_header,
-            key_prefix=first.key_prefix,
+            key=config.key,
+            key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
         )
@@ -132,15 +139,15 @@ class WireClient(ChatDoors):
     def wire_request(self, request: ChatRequest, *, stream: bool) -> WireRequest:
         """Build the first attempt without sending it. Call it on the engine's loop."""
         attempt = self._prepare(_RequestState(request, stream, 0.0))
-        path = attempt.wire.path(request, stream=stream).partition("?")[0]
+        path = attempt.wire.path(request, stream=attempt.streamed).partition("?")[0]
         return WireRequest(
             f"{self._http.address.display_url}{path}", attempt.body, attempt.dropped_params
         )
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True if the server itself forces an answer into a schema."""
-        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
-        return self._select_wire(request, unsupported.workarounds).has_schema_mode(request)
+        learnt = ModelWorkarounds.for_model(self._base_url, request.model)
+        return self._select_wire(request, learnt.names).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """List the models of the server."""
@@ -242,12 +249,14 @@ class WireClient(ChatDoors):
             pipe = attempt.pipe
             fault: ModelError | None = None
             try:
-                with RequestSlot(self._limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
+                key = await self._http.current_key(deadline)
+                limiter = Limiter.shared(self._base_url, key)
+                with RequestSlot(limiter, len(attempt.body) // _BYTES_PER_TOKEN) as slot:
                     while wait_s := await slot.acquire(deadline):
                         text = f"waiting {wait_s:.1f} s: rate limit of {self._http.address.server}"
                         yield ClientNotice("wait", text, wait_s=wait_s)
                     state.waited_s += slot.waited_s
-                    async with aclosing(self._send_attempt(state, attempt, slot)) as deltas:
+                    async with aclosing(self._send_attempt(state, attempt, slot, key)) as deltas:
                         async for delta in deltas:
                             state.has_output = True
                             yield delta
@@ -288,9 +297,9 @@ class WireClient(ChatDoors):
     def _prepare(self, state: _RequestState) -> _Attempt:
         """Prepare the next attempt: wire, body and the parser for its answer."""
         request = state.request
-        unsupported = UnsupportedParams.for_model(self._base_url, request.model)
-        workarounds = unsupported.workarounds
-        wire = self._select_wire(request, workarounds)
+        learnt = ModelWorkarounds.for_model(self._base_url, request.model).snapshot()
+        wire = self._select_wire(request, learnt.names)
+        streamed = learnt.streams(state.stream, has_tools=bool(request.tools))
         # Cheap: comparing tuples of the same objects compares pointers.
         if self._toolset.wire is not wire or self._toolset.tools != request.tools:
             self._toolset = Toolset(request.tools, wire)
@@ -298,17 +307,25 @@ class WireClient(ChatDoors):
         # Reset before the wire builds its parameters: a field that is left out is then always
         # listed in `dropped_params`, and no other one is left out.
         sendable = _without_fields(request, wire.unsupported_fields)
-        params = wire.params(sendable, toolset.names, workarounds, stream=state.stream)
+        params = wire.params(sendable, toolset.names, learnt.names, stream=streamed)
         wire.merge_extra_body(params, self._config.extra_body)
         params.update(state.continuation)
         without_place = tuple(
             n for n in sorted(wire.unsupported_fields) if getattr(request, n) not in _DEFAULT_VALUES
         )
-        dropped = (*without_place, *unsupported.apply(params))
+        omitted_params = learnt.change_params(params)
         context = EncodingContext(
-            self._origin, request.model, toolset.names, bool(request.tools), workarounds
+            self._origin,
+            request.model,
+            toolset.names,
+            bool(request.tools),
+            learnt.names,
+            learnt.changes,
         )
-        body = self._encoder_for(wire, context).body(request, toolset.encoded, params)
+        encoder = self._encoder_for(wire, context)
+        body, omitted_fields = encoder.body(request, toolset.encoded, params)
+        without_stream = ("stream",) if state.stream and not streamed else ()
+        dropped = (*without_place, *omitted_params, *without_stream, *omitted_fields)
         pipe = state.pipe
         if pipe is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
@@ -317,7 +334,7 @@ class WireClient(ChatDoors):
                 toolset.names, source, think_tags=wire.think_tags, may_be_silent=after_results
             )
         parser = wire.parser(request, pipe)
-        return _Attempt(wire, params, workarounds, dropped, body, pipe, parser, unsupported)
+        return _Attempt(wire, params, streamed, dropped, body, pipe, parser, learnt)
 
     def _budget_notice(self, request: ChatRequest, stream: bool) -> str:
         """Notice of a reasoning budget that is sent as something else; empty if it is not."""
@@ -325,7 +342,7 @@ class WireClient(ChatDoors):
         # Once for a prompt: in the later requests of a run, results of tools come last.
         if not is_decimal or not request.messages or request.messages[-1].role != "user":
             return ""
-        workarounds = UnsupportedParams.for_model(self._base_url, request.model).workarounds
+        workarounds = ModelWorkarounds.for_model(self._base_url, request.model).names
         wire = self._select_wire(request, workarounds)
         names = Toolset(request.tools, wire).names
         return budget_notice(
@@ -342,14 +359,8 @@ class WireClient(ChatDoors):
         self, state: _RequestState, fault: ModelError, attempt: _Attempt
     ) -> ClientNotice | None:
         """Notice before the next attempt, with its wait; None if the error is final."""
-        workaround = attempt.wire.workaround_for(fault, state.request, attempt.workarounds)
-        if workaround is not None and workaround.name not in attempt.workarounds:
-            attempt.unsupported.workarounds |= {workaround.name}
-            text = workaround.notice
-        else:
-            text = attempt.unsupported.learn(fault, attempt.params)
-        if text:
-            return ClientNotice("dropped_param", f"{text}.", error=fault.info)
+        if notice := self._workaround_notice(state, fault, attempt):
+            return notice
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
         if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
@@ -364,27 +375,50 @@ class WireClient(ChatDoors):
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
         return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info)
 
+    def _workaround_notice(
+        self, state: _RequestState, fault: ModelError, attempt: _Attempt
+    ) -> ClientNotice | None:
+        """Learn from a refusal; None for other errors, and when no workaround is left."""
+        refusal = Refusal(
+            fault,
+            state.request,
+            attempt.params,
+            attempt.body,
+            attempt.wire.messages_field,
+            attempt.streamed,
+            attempt.in_use,
+            attempt.wire.workarounds,
+        )
+        workaround = find_workaround(refusal)
+        if workaround is None:
+            return None
+        if not workaround.notice or state.workarounds >= MAX_WORKAROUNDS:
+            make_final(fault)
+            return None
+        state.workarounds += 1
+        ModelWorkarounds.for_model(self._base_url, state.request.model).remember(workaround)
+        return ClientNotice("dropped_param", f"{workaround.notice}.", error=fault.info)
+
     async def _send_attempt(
-        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot
+        self, state: _RequestState, attempt: _Attempt, slot: RequestSlot, key: SecretKey | None
     ) -> AsyncGenerator[Delta]:
         """Send one attempt and yield its answer as it comes."""
         wire, pipe = attempt.wire, attempt.pipe
-        streams = state.stream and "stream" not in attempt.dropped_params
         response = await self._http.send(
             "POST",
-            wire.path(state.request, stream=state.stream),
+            wire.path(state.request, stream=attempt.streamed),
             attempt.body,
             deadline=state.deadline,
-            between_bytes_s=BETWEEN_BYTES_S if streams else self._config.timeout_s,
-            headers=wire.headers(attempt.workarounds),
+            between_bytes_s=BETWEEN_BYTES_S if attempt.streamed else self._config.timeout_s,
+            headers=wire.headers(attempt.in_use.names),
+            key=key,
         )
-        self._limiter.update(slot, response.status, response.headers)
+        slot.limiter.update(slot, response.status, response.headers)
         state.request_id = response.request_id
         reader = AnswerReader(attempt.parser, pipe, wire.framing())
         read_bytes = 0
-        limit = MAX_STREAM_BYTES if state.stream else MAX_BODY_BYTES
         try:
-            async with aclosing(response.pieces(limit)) as pieces:
+            async with aclosing(response.pieces(MAX_ANSWER_BYTES)) as pieces:
                 async for piece in pieces:
                     read_bytes += len(piece)
                     if read_bytes > _YIELD_BYTES:
@@ -420,7 +454,9 @@ class _RequestState:
     has_output: bool = False
     """A part of the answer was shown, so the request is not repeated: text would appear twice."""
     attempts: int = 1
-    """Attempts so far, without repeats because of a refused parameter."""
+    """Attempts so far, without repeats because of a workaround."""
+    workarounds: int = 0
+    """Repeats because of a workaround."""
     waited_s: float = 0.0
     regenerated: bool = False
     """The request was repeated because of an unreadable call; this happens once."""
@@ -445,13 +481,15 @@ class _Attempt:
 
     wire: Wire
     params: dict[str, Any]
-    workarounds: frozenset[str]
+    streamed: bool
+    """The answer is asked for as a stream."""
     dropped_params: tuple[str, ...]
-    """Parameters that are left out."""
+    """Parameters and fields of messages that are left out."""
     body: bytes
     pipe: AnswerPipe
     parser: Parser
-    unsupported: UnsupportedParams
+    in_use: ModelWorkarounds
+    """Workarounds of this attempt."""
 
 
 def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:

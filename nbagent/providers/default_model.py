@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ModelInfo, ProviderConfig
 from nbagent.providers.address import is_loopback, origin
-from nbagent.providers.catalogue import PROVIDERS, find_provider, provider_names
+from nbagent.providers.catalogue import find_provider, provider_names
+from nbagent.providers.servers import SERVERS
+from nbagent.settings.sources import DEFAULT_PROVIDER
 
-_OPENAI_URLS = ("OPENAI_BASE_URL", "LLM_BASE_URL")
 _PROBE_S = 0.25
 """The rest of the 0.3 s is for starting and ending the thread."""
 _PROBE_CACHE_S = 30.0
@@ -38,37 +39,40 @@ class DefaultModel:
 def with_provider(model: str) -> str:
     """Add the provider to a model id; a bare name means an OpenAI-compatible server."""
     provider, colon, _ = model.partition(":")
-    return model if colon and provider in provider_names() else f"openai:{model}"
+    return model if colon and provider in provider_names() else f"{DEFAULT_PROVIDER}:{model}"
 
 
 def choose_default_model(environ: Mapping[str, str], base_url: str | None = None) -> DefaultModel:
     """Choose the model for a run that names none. Never raises; may ask a server on loopback."""
     server = base_url or environ.get("LLM_BASE_URL", "").strip()
     if server:
-        if model := _first_model("openai", server):
-            return DefaultModel(
-                f"openai:{model}", base_url, f"the first model of {_host_and_port(server)}"
-            )
+        if model := _first_model(DEFAULT_PROVIDER, server):
+            why = f"the first model of {_host_and_port(server)}"
+            return DefaultModel(f"{DEFAULT_PROVIDER}:{model}", base_url, why)
     else:
-        for row in PROVIDERS:
+        for row in SERVERS:
             named = [name for name in row.key_variables if environ.get(name, "").strip()]
             if row.default_model and named:
                 return DefaultModel(f"{row.name}:{row.default_model}", None, f"{named[0]} is set")
-    if (local := local_servers(environ).get("ollama")) and (model := _first_model("ollama", local)):
-        return DefaultModel(f"ollama:{model}", None, f"Ollama runs on {_host_and_port(local)}")
+    local = local_servers(environ)
+    for name in (row.name for row in SERVERS if row.suggests_model and row.name in local):
+        if model := _first_model(name, local[name]):
+            why = f"{name.capitalize()} runs on {_host_and_port(local[name])}"
+            return DefaultModel(f"{name}:{model}", None, why)
     return DefaultModel("offline:demo", None, "no key and no local server was found")
 
 
 def local_servers(environ: Mapping[str, str], base_url: str | None = None) -> dict[str, str]:
     """URLs where servers of this machine may listen, by provider: usual ports and the set URL."""
     servers: dict[str, str] = {}
-    for row in PROVIDERS:
+    for row in SERVERS:
         if row.start:
             with suppress(UsageError):  # The value of its variable may not be an address.
                 servers[row.name] = row.resolve(ProviderConfig(), environ).base_url or ""
-    addresses = [base_url or "", *(environ.get(variable, "").strip() for variable in _OPENAI_URLS)]
+    variables = find_provider(DEFAULT_PROVIDER).base_url_variables
+    addresses = [base_url or "", *(environ.get(variable, "").strip() for variable in variables)]
     if named := next(filter(None, addresses), None):
-        servers["openai"] = named
+        servers[DEFAULT_PROVIDER] = named
     return {name: url for name, url in servers.items() if _is_http_loopback(url)}
 
 

@@ -1,29 +1,33 @@
 """Turn a server's error answer into a ModelError: code by status and error body, for every wire.
 
-Decides whether a retry makes sense; `rate_limits` decides when. One reader for all servers, because
-gateways pass on the error bodies of the servers behind them:
-OpenAI `{"error": {"message", "type", "param", "code"}}` (`error` may also be a text or a list),
-Anthropic `{"type": "error", "error": {"type", "message", "details": {"error_code"}}}`, Gemini
-`{"error": {"code": 400, "message", "status", "details": […]}}` or the same in a list, Ollama
-`{"error": "text"}`, FastAPI `{"detail": …}`, OpenRouter `{"error": {"code": int, "message",
-"metadata"}}`. Facts: documentation and clients of the providers.
+Decides whether a retry makes sense; `rate_limits` decides when. `error_body` reads the fields,
+`context_overflow` the words of a request that is too long, `wait_times` the wait.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelCode, ModelError, ModelErrorKind
-from nbagent.providers.answer.json_fields import objects_in
-from nbagent.providers.rate_limits import MAX_WAIT_S, parse_reset_s, retry_after_s
+from nbagent.providers.context_overflow import (
+    is_answer_too_long,
+    is_context_overflow,
+    overflow_details,
+)
+from nbagent.providers.error_body import INNER_STATUS, as_text, error_fields, is_http_error
+from nbagent.providers.rate_limits import MAX_WAIT_S
 from nbagent.providers.transport.sse import safe_line
+from nbagent.providers.wait_times import requested_wait_s, wait_in_words
 
 # And all from 500 on. The SDKs of OpenAI and Anthropic retry 409, too; 498 is Groq's "no capacity".
 _RETRYABLE_STATUSES = frozenset({408, 409, 429, 498})
+_GATEWAY_STATUSES = frozenset({None, 400, 500, 502, 503})
+"""Statuses of a gateway for any error of the server behind it."""
+_MAX_WORDS_CHARS = 4_000
+_LONG_PERIODS = {"Day": "daily", "Week": "weekly", "Month": "monthly"}
 _KINDS_BY_STATUS = {
     400: ("invalid_prompt", "invalid_argument", "failed_precondition", "invalid_request_error"),
     401: ("invalid_api_key", "authentication_error", "unauthenticated"),
@@ -38,58 +42,41 @@ _KINDS_BY_STATUS = {
 }
 _STATUS_BY_KIND = {kind: status for status, kinds in _KINDS_BY_STATUS.items() for kind in kinds}
 """Status of an error object inside a 200 answer, by its code, type or status word."""
-_QUOTA_KIND = re.compile(r"quota|billing|credit_balance|(?:spend|usage)_limit")
+_QUOTA_KIND = re.compile(
+    r"quota|billing|credit_balance|insufficient_balance|(?:spend|usage)_limit|arrearage"
+)
 # A 429 can be a rate limit (wait) or a used-up quota (waiting is useless): OpenAI says
 # `insufficient_quota` or `billing_hard_limit_reached`, Moonshot `exceeded_current_quota_error`,
-# Anthropic answers 400 "credit balance is too low".
+# Anthropic answers 400 "credit balance is too low", DashScope 400 `Arrearage`, xAI 403.
 _QUOTA_TEXT = re.compile(
-    r"credit balance is too low|spend limit|specified API usage limits|BILLING_DISABLED"
-    # Gemini's daily quota: a QuotaFailure with a quotaId that contains PerDay.
-    r"|\A(?=.*QuotaFailure).*PerDay",
-    re.I | re.S,
+    r"credit balance is too low|spend(?:ing)? limit|specified API usage limits|BILLING_DISABLED"
+    r"|insufficient (?:account )?(?:balance|credits?|funds)|used all available credits|recharge"
+    r"|(?:more|out of|no) credits|only afford|余额不足|欠费"
+    # A limit of some hours of a subscription.
+    r"|usage limit (?:has been |was )?(?:reached|exceeded)"
+    r"|(?:hit|reached|exceeded) your usage limit",
+    re.I,
+)
+_THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
+"""DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
+_PERIOD = re.compile(
+    r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b)"
+    r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this)[ _-]day\b|perday|/ ?day\b|\b[RT]PD\b"
+    r"|(?:per|last) 24 ?h|for today|again tomorrow)"
+    r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b)"
+    r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b)",
+    re.I,
+)
+_PRICE = re.compile(r"[$€£] ?\d[\d.,]* ?(?:/|per|a|each) ?(?:month|week|day)", re.I)
+"""What an upgrade costs is no limit."""
+_NEVER_FITS = re.compile(
+    r"request too large|must be reduced in order|reduce your message size", re.I
 )
 _MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
 """Error kinds of a provider's filter for prompts or answers; it ends the turn."""
 # Not even if the server sends `x-should-retry: true`.
 _NEVER_RETRIED = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
-_OVERFLOW_TEXT = re.compile(
-    r"context_length_exceeded|exceed_context_size_error|tokens_limit_reached"
-    r"|maximum (?:context|prompt|model) length|reduce the length of the (?:messages|prompt)"
-    r"|(?:prompt|input) is too long|too long to fit into the model"
-    r"|input token count.{0,40}exceeds|number of tokens allowed"
-    r"|input tokens exceed|exceeded model token limit|too many tokens: total number"
-    r"|exceeds? (?:the )?(?:available |model'?s )?context (?:size|window|limit|length)"
-    r"|context (?:length|window|size) (?:has been )?exceed|too large for model with"
-    r"|(?:longer|greater) than the (?:model'?s )?context length|tokens \+ `max_new_tokens`",
-    re.I | re.S,
-)
-"""Wordings of OpenAI, Azure, Anthropic, Gemini, Mistral, xAI, Cohere, Moonshot, Bedrock,
-OpenRouter, vLLM, SGLang, TGI, llama.cpp, LM Studio and Ollama, from their documentation and
-issues. Only the
-text tells an overflow: most of them send 400 without a code for it."""
-_NUMBER = r"\(?(\d[\d,]{0,10})(?!\d)"
-_PROMPT_TOKENS = re.compile(
-    rf"{_NUMBER} (?:of text input|in (?:the|your) (?:messages|prompt))", re.I
-)
-_ASKED_TOKENS = re.compile(
-    r"(?:resulted in|requested:?(?: about)?|too long:|token count(?: of)?|request has"
-    r"|(?:request|prompt) contains|request|input|given:|received|total length|context limit:)"
-    rf"\s*{_NUMBER}",
-    re.I,
-)
-_CONTEXT_TOKENS = re.compile(
-    r"(?:maximum (?:context|prompt|model) length (?:is|of)(?: only)?|>|tokens allowed|context size"
-    r"|model with|configured limit of|token limit:|must be <=|cannot exceed|max size:"
-    rf"|context length(?: is only| of)?)\s*{_NUMBER}",
-    re.I,
-)
-_SIZES = (
-    ("request_tokens", "n_prompt_tokens", (_PROMPT_TOKENS, _ASKED_TOKENS)),
-    ("context_tokens", "n_ctx", (_CONTEXT_TOKENS,)),
-)
-_UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
-"""Gemini's words for a field that it does not know."""
 _REQUEST_ID_HEADERS = ("x-request-id", "request-id", "x-generation-id", "apim-request-id")
 _MESSAGES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_AUTH_FAILED": ((401, 403), "the provider refused the key", "Check the key."),
@@ -139,60 +126,90 @@ def response_error(
     if not fault.get("message"):
         page = text.lstrip().startswith("<")
         fault["message"] = "the server answered with a web page" if page else text
-    wait_s = _wait_s(status, fault, headers)
+    # The status of the server behind a gateway says more than the gateway's own.
+    inner = fault.get(INNER_STATUS)
+    shown, status = status, inner if inner and status in _GATEWAY_STATUSES else status
+    raw_text = as_text(fault.get("message") or fault.get("type") or fault.get("code") or "")
+    wait_s = requested_wait_s(status, fault, headers)
     # Anthropic sends retry-after with each rate limit, and none when the monthly spend limit is
     # reached.
     is_spend_cap = wait_s is None and any(name.startswith("anthropic-") for name in headers)
-    code = _error_code(402 if status == 429 and is_spend_cap else status, fault)
-    forced = headers.get("x-should-retry", "").lower()
-    is_server_error = status is not None and status >= 500
-    is_temporary = (
-        is_server_error
-        or status in _RETRYABLE_STATUSES
-        or bool(_BUSY_TEXT.search(_all_text(fault)))
-    )
-    retryable = code not in _NEVER_RETRIED and (
-        forced == "true" or (is_temporary and forced != "false")
-    )
-    _, headline, advice = _MESSAGES[code]
-    if code == "LLM_AUTH_FAILED" and not key_sent:
-        headline = "the provider requires a key"
-        advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
-        advice += " before the kernel starts."
-    elif code == "LLM_HTTP_ERROR" and is_server_error:
-        headline, advice = "the provider failed", "Try again later."
-    elif status == 404 and url:
+    code = _error_code(402 if status == 429 and is_spend_cap else status, fault, raw_text)
+    server_text = safe_line(raw_text)
+    headline, advice = _headline_and_advice(status, fault, code, raw_text, key_sent=key_sent)
+    if status == 404 and url and code == "LLM_HTTP_ERROR":
         advice = f"The request went to {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
-        advice = (
-            f"Sign in at {safe_line(_text(signin_url))}"  # Ollama sends this for its cloud models.
-        )
-    server_text = _text(fault.get("message") or fault.get("type") or fault.get("code") or "")
-    raw = (json_object(fault.get("metadata")) or {}).get("raw")
-    # OpenRouter says only "Provider returned error"; metadata.raw holds the provider's own text.
-    server_text = safe_line(
-        f"{server_text}: {raw}" if isinstance(raw, str) and raw else server_text
-    )
-    message = (
-        f"{headline} (HTTP {status})" if status else f"{headline} (error object in the answer)"
-    )
+        advice = f"Sign in at {safe_line(as_text(signin_url))}"  # Ollama, for its cloud models.
+    message = f"{headline} (HTTP {shown})" if shown else f"{headline} (error object in the answer)"
     message += f": {server_text}" if server_text else ""
     message += "" if message.endswith((".", "!", "?", "…")) else "."
     if wait_s is not None and wait_s > MAX_WAIT_S:
-        wait_text = f"{wait_s:,.0f} s" if wait_s < math.inf else "without end"
-        message += f" It asks to wait {wait_text}; nbagent waits at most {MAX_WAIT_S:g} s."
-    details = _details(status, fault, code)
+        message += f" It asks to wait {wait_in_words(wait_s)};"
+        message += f" nbagent waits at most {MAX_WAIT_S:g} s."
+    details = _details(shown, fault, code, raw_text)
     return ModelError(
         f"{message} {advice}",
         code=code,
         details=details,
         kind=_KINDS.get(details.get("code", ""), ""),
-        status=status,
+        status=shown,
         retry_after_s=wait_s,
         request_id=request_id_of(headers),
-        retryable=retryable,
+        retryable=_is_retryable(status, headers, fault, code, raw_text),
         server_text=server_text,
     )
+
+
+def _is_retryable(
+    status: int | None,
+    headers: Mapping[str, str],
+    fault: dict[str, Any],
+    code: ModelCode,
+    raw_text: str,
+) -> bool:
+    """True if the same request may succeed a moment later."""
+    forced = headers.get("x-should-retry", "").lower()
+    if code in _NEVER_RETRIED or _never_fits(raw_text):
+        return False
+    is_temporary = (
+        (status is not None and status >= 500)
+        or status in _RETRYABLE_STATUSES
+        or code == "LLM_RATE_LIMITED"
+        or bool(_BUSY_TEXT.search(_all_text(fault)))
+    )
+    return forced == "true" or (is_temporary and forced != "false")
+
+
+def _headline_and_advice(
+    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str, *, key_sent: bool
+) -> tuple[str, str]:
+    """What happened, and what to do."""
+    _, headline, advice = _MESSAGES[code]
+    match code:
+        case "LLM_AUTH_FAILED" if not key_sent:
+            headline = "the provider requires a key"
+            advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
+            advice += " before the kernel starts."
+        case "LLM_HTTP_ERROR" if status is not None and status >= 500:
+            headline, advice = "the provider failed", "Try again later."
+        case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
+            headline = "the request is larger than the provider's rate limit"
+            advice = "Shorten the conversation, or choose another model."
+        case "LLM_HTTP_ERROR" if status == 413:
+            headline = "the request has more bytes than the server accepts"
+            advice = "Shorten the conversation, or leave out images and files."
+        case "LLM_HTTP_ERROR" if is_answer_too_long(raw_text):
+            advice = "Choose a smaller max_tokens."
+        case "LLM_CONTEXT_OVERFLOW" if is_answer_too_long(raw_text):
+            headline = "the answer that max_tokens allows is too long for the model"
+            advice = "Choose a smaller max_tokens."
+        case "LLM_QUOTA_EXCEEDED" if period := _long_period(fault, raw_text):
+            headline = f"the provider's {period} limit is reached"
+            advice = "Try again after it resets, or choose another model."
+        case _:
+            pass
+    return headline, advice
 
 
 def stream_error(body: Any) -> ModelError:
@@ -201,32 +218,11 @@ def stream_error(body: Any) -> ModelError:
     status = None
     for word in _error_kinds(fault):
         # A number in `code` is the status (OpenRouter, Gemini, vLLM; Azure writes it as text).
-        number = int(word) if re.fullmatch(r"[45]\d\d", word) else None
+        number = int(word) if is_http_error(word) else None
         status = status or number or _STATUS_BY_KIND.get(word)
     if status in (None, 400) and _BUSY_TEXT.search(_all_text(fault)):
         status = 529
     return response_error(status, {}, body)
-
-
-def error_fields(body: Any) -> dict[str, Any]:
-    """Fields of an error body of any server: `message`, `type`, `code`, `param` and its own."""
-    body = next(iter(objects_in(body)), body)  # Gemini may put it into a list.
-    outer = json_object(body)
-    if outer is None:
-        return {"message": body} if isinstance(body, str) else {}
-    # Responses: the event `response.failed` holds it one level deeper.
-    error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
-    if isinstance(error, str):
-        return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
-    fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
-    holder = (
-        json_object(fault.get("message")) or fault
-    )  # Mistral puts FastAPI's form into `message`.
-    if holder.get("detail") is not None:
-        fault.update(_fastapi_fields(holder["detail"]))
-    if not fault.get("param") and (match := _UNKNOWN_NAME.search(_text(fault.get("message")))):
-        fault["param"] = f"{match[2]}.{match[1]}" if match[2] else match[1]
-    return fault
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:
@@ -235,34 +231,49 @@ def request_id_of(headers: Mapping[str, str]) -> str | None:
     return safe_line(request_id, 200) if request_id else None
 
 
-def _fastapi_fields(detail: Any) -> dict[str, Any]:
-    """Read FastAPI's `detail`: a text, or a list that names each refused field."""
-    named = {
-        ".".join(map(_text, item["loc"])).removeprefix("body."): item
-        for item in objects_in(detail)
-        if isinstance(item.get("loc"), list)
-    }
-    if not named:
-        return {"message": _text(detail)}
-    messages = [f"{path}: {_text(item.get('msg'))}" for path, item in named.items()]
-    # First a field that is forbidden as such: the next attempt can leave it out.
-    first = min(named, key=lambda path: named[path].get("type") != "extra_forbidden")
-    return {"message": "; ".join(messages), "param": first, "code": _text(named[first].get("type"))}
-
-
-def _error_code(status: int | None, fault: dict[str, Any]) -> ModelCode:
+def _error_code(status: int | None, fault: dict[str, Any], raw_text: str) -> ModelCode:
     """Error code; the text of the body counts more than the status."""
-    text = _all_text(fault)
-    if _OVERFLOW_TEXT.search(text):
+    kinds, text = _error_kinds(fault), _all_text(fault)
+    if is_context_overflow(kinds, raw_text):
         return "LLM_CONTEXT_OVERFLOW"
-    if any(map(_QUOTA_KIND.search, _error_kinds(fault))) or _QUOTA_TEXT.search(text):
+    is_throttled = any(map(_THROTTLED_KIND.search, kinds))
+    bills = (kind for kind in kinds if not _THROTTLED_KIND.search(kind))
+    if _QUOTA_TEXT.search(text) or any(map(_QUOTA_KIND.search, bills)):
         return "LLM_QUOTA_EXCEEDED"
     if "API_KEY_INVALID" in text:
         return "LLM_AUTH_FAILED"
-    for code, (statuses, *_) in _MESSAGES.items():
+    code: ModelCode = "LLM_HTTP_ERROR"
+    for known, (statuses, *_) in _MESSAGES.items():
         if status in statuses:
-            return code
-    return "LLM_HTTP_ERROR"
+            code = known
+            break
+    if is_throttled and code in ("LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_AUTH_FAILED"):
+        code = "LLM_RATE_LIMITED"
+    # A limit of a day or longer is no matter of seconds, whatever wait is named.
+    if code == "LLM_RATE_LIMITED" and _long_period(fault, raw_text):
+        return "LLM_QUOTA_EXCEEDED"
+    return code
+
+
+def _never_fits(raw_text: str) -> bool:
+    """True if one request is larger than a rate limit, so that no wait helps."""
+    return bool(_NEVER_FITS.search(raw_text) and _PERIOD.search(raw_text))
+
+
+def _long_period(fault: dict[str, Any], raw_text: str) -> str:
+    """`daily`, `weekly` or `monthly` if such a limit was reached, else ''.
+
+    The first period in the text decides: the others are what the plan has besides.
+    """
+    details = as_text(fault.get("details") or "")
+    for period in ("Day", "Week", "Month"):
+        if "QuotaFailure" in details and f"Per{period}" in details:  # Gemini's quotaId.
+            return _LONG_PERIODS[period]
+    source = as_text((json_object(fault.get("metadata")) or {}).get("limit_source") or "")
+    text = f"{' '.join(_error_kinds(fault))} {raw_text} {source}"[:_MAX_WORDS_CHARS]
+    match = _PERIOD.search(_PRICE.sub("", text))
+    period = match.lastgroup if match else None
+    return period if period and period != "minute" else ""
 
 
 def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
@@ -275,20 +286,11 @@ def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
     )
 
 
-def _wait_s(status: int | None, fault: dict[str, Any], headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, from its headers or the body."""
-    if (wait_s := retry_after_s(headers)) is not None:
-        return wait_s
-    for item in objects_in(fault.get("details")):
-        if delay := item.get("retryDelay"):
-            return parse_reset_s(_text(delay))  # Gemini sends no header; RetryInfo has "14s".
-    # OpenRouter sends the end of its window as unix time in milliseconds.
-    return parse_reset_s(headers.get("x-ratelimit-reset", "")) if status == 429 else None
-
-
-def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict[str, Any]:
+def _details(
+    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str
+) -> dict[str, Any]:
     details: dict[str, Any] = {
-        key: safe_line(_text(fault[key]), 200)
+        key: safe_line(as_text(fault[key]), 200)
         for key in ("type", "code", "param", "status")
         if fault.get(key) is not None
     }
@@ -296,13 +298,8 @@ def _details(status: int | None, fault: dict[str, Any], code: ModelCode) -> dict
         details["http_status"] = str(status)
     if _is_moderated(status, fault):
         details["code"] = "content_filter"
-    text = _text(fault.get("message") or "")
-    for name, field, patterns in _SIZES if code == "LLM_CONTEXT_OVERFLOW" else ():
-        match = next(filter(None, (pattern.search(text) for pattern in patterns)), None)
-        if isinstance(fault.get(field), int):
-            details[name] = fault[field]
-        elif match:
-            details[name] = int(match[1].replace(",", ""))
+    if code == "LLM_CONTEXT_OVERFLOW":
+        details |= overflow_details(fault, raw_text)
     return details
 
 
@@ -310,17 +307,9 @@ def _error_kinds(fault: dict[str, Any]) -> list[str]:
     """Names that the body gives its error, the most exact one first."""
     details = json_object(fault.get("details")) or {}  # Anthropic's stable code is there.
     kinds = [details.get("error_code"), *(fault.get(key) for key in ("code", "type", "status"))]
-    return [_text(kind).lower() for kind in kinds if kind]
+    return [as_text(kind).lower() for kind in kinds if kind]
 
 
 def _all_text(fault: dict[str, Any]) -> str:
     keys = ("message", "type", "code", "details", "metadata")
-    return " ".join(_text(fault.get(key) or "") for key in keys)
-
-
-def _text(value: Any) -> str:
-    """Any JSON value as text; `…` if it is nested too deeply."""
-    try:
-        return value if isinstance(value, str) else str(value)
-    except (RecursionError, ValueError):
-        return "…"
+    return " ".join(as_text(fault.get(key) or "") for key in keys)

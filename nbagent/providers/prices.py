@@ -5,19 +5,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from nbagent.contracts.model import Usage
 from nbagent.contracts.ports import Cost
-from nbagent.providers.address import host_of, is_loopback
-
-_FREE_PROVIDERS = frozenset({"offline", "ollama", "vllm", "lmstudio", "llamacpp", "local"})
-"""Providers whose servers run the model themselves, so that no token is paid for."""
-_PAID_OLLAMA = re.compile(r".*[:-]cloud")
-"""Models that Ollama sends on to ollama.com: https://docs.ollama.com/cloud"""
-_PRICE_TABLE_IDS = {"gemini": "google", "xai": "x-ai", "moonshot": "moonshotai"}
-"""Providers that have another name in the price tables."""
+from nbagent.providers.address import is_loopback
+from nbagent.providers.catalogue import known_provider
 
 
 def cost_of(
@@ -57,7 +50,8 @@ def _price_row(provider: str, model: str, base_url: str | None) -> tuple[Any, An
 
     # The server decides the price, not the wire format: `openai:` at another base URL is not
     # OpenAI's price.
-    seller = None if base_url else _PRICE_TABLE_IDS.get(provider, provider)
+    row = known_provider(provider)
+    seller = None if base_url else (row and row.price_name) or provider
     name = model.removeprefix("models/")  # Gemini lists its models with this prefix.
     return get_snapshot().find_provider_model(name, None, seller, base_url)
 
@@ -92,8 +86,5 @@ def _calculate(provider: str, model: str, usage: Usage, base_url: str | None) ->
 
 
 def _is_free(provider: str, model: str, base_url: str | None) -> bool:
-    if provider == "ollama":
-        return host_of(base_url).removeprefix(
-            "www."
-        ) != "ollama.com" and not _PAID_OLLAMA.fullmatch(model)
-    return provider in _FREE_PROVIDERS
+    row = known_provider(provider)
+    return row is not None and row.costs_nothing(model, base_url)

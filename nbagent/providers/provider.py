@@ -1,27 +1,21 @@
 """A provider: its server, its keys, and how to open a client for it.
 
-Resolves server and key from the environment. The built-in providers are in `catalogue`.
+A server that speaks one of our wires is a `Server`, in `server_row`. Resolves server and key from
+the environment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import KeyFunction, SecretKey
 from nbagent.providers.address import host_of, origin
-
-if TYPE_CHECKING:
-    from nbagent.providers.wires.base import Wire
 
 _GENERIC = "LLM_"
 """Prefix of the environment variables that belong to no single provider."""
-
-Wires = Callable[[ProviderConfig], "Sequence[Wire]"]
 
 
 @dataclass(frozen=True)
@@ -44,25 +38,26 @@ class Provider:
     """True if the server at `default_base_url` answers only with a key."""
     key_hosts: tuple[str, ...] = ()
     """Domains whose servers also get the provider's own key."""
-    wires: Wires | None = None
-    """Return the wire formats for a configuration; None for a provider without a wire."""
+    key_function: KeyFunction | None = None
+    """Returns the key where no variable holds one, such as the token of a login; it is sent where
+    a variable's own key would be sent."""
     start: str = ""
     """Command that starts the server, if it runs on this machine; empty for remote servers."""
+    suggests_model: bool = False
+    """The first model of its server on this machine is the default model if no key is set."""
+    price_name: str = ""
+    """Its id in the price tables, if it differs from the name."""
+    is_free: bool = False
+    """The server runs the model itself, so that no token is paid for."""
+    paid_models: Callable[[str, str | None], bool] | None = None
+    """True for a model and a base URL that cost money at a server which is otherwise free."""
+    telemetry_name: str = ""
+    """Its name by the conventions of OpenTelemetry, if it differs from the name."""
 
     def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
-        """Fill in server, key and model from the environment and the defaults.
-
-        Raises:
-            UsageError: no server is named and the provider has no default one.
-        """
+        """Fill in server, key and model from the environment and the defaults."""
         named = self._named_urls(self.base_url_variables, environ)
         base_url = overrides.base_url or next(named, self.default_base_url)
-        if base_url is None and self.wires is not None:
-            variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
-            raise UsageError(
-                f"{self.name} has no default server: give its URL (base_url=…; in the panel the"
-                f" field “Server”), or set {variables}."
-            )
         return replace(
             overrides,
             base_url=base_url,
@@ -70,8 +65,10 @@ class Provider:
             default_model=overrides.default_model or self.default_model,
         )
 
-    def key_for(self, base_url: str | None, environ: Mapping[str, str]) -> SecretKey | None:
-        """Return the environment's key for this server; None if there is none.
+    def key_for(
+        self, base_url: str | None, environ: Mapping[str, str]
+    ) -> SecretKey | KeyFunction | None:
+        """Return the environment's key for this server, or the function for it; None without one.
 
         The key in a provider's own variable (`OPENAI_API_KEY`) is sent only to the provider's own
         server and to the server named in its base URL variable (`OPENAI_BASE_URL`). The key in
@@ -82,6 +79,8 @@ class Provider:
             text = environ.get(variable, "").strip()
             if text and self._is_key_for(variable, target, environ):
                 return SecretKey(text)
+        if self.key_function and self._is_key_for(self.name, target, environ):
+            return self.key_function
         return None
 
     def _is_key_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
@@ -100,6 +99,15 @@ class Provider:
             return True
         at_home = any(f".{host_of(at)}".endswith(f".{domain}") for domain in self.key_hosts)
         return at_home and (at or "").startswith("https://")
+
+    def is_default_server(self, url: str | None) -> bool:
+        """True for the server that is used if nobody names one."""
+        return url == self.default_base_url
+
+    def costs_nothing(self, model: str, base_url: str | None) -> bool:
+        """True if no token of this model is paid for."""
+        paid = self.paid_models is not None and self.paid_models(model, base_url)
+        return self.is_free and not paid
 
     def _named_urls(self, variables: Iterable[str], environ: Mapping[str, str]) -> Iterator[str]:
         """Yield the servers named in these variables; each is parsed only when it is needed."""

@@ -14,26 +14,22 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import re
 import time
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from email.utils import parsedate_to_datetime
 from typing import NamedTuple
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import SecretKey
+from nbagent.providers.wait_times import parse_number, parse_reset_s
 
 MAX_WAIT_S = 60.0
 """Longest wait for a server. Longer waits are an error: a person decides then."""
 _FIRST_WAIT_S = 0.5
 _MAX_BACKOFF_S = 8.0
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
-_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d)"
 _MIN_NOTICE_S = 0.1  # Shorter waits get no notice.
 _POLL_S = 0.05  # While waiting, check this often if an answer changed the limits.
 _MIN_SLEEP_S = 0.01
@@ -63,41 +59,6 @@ def backoff_s(error: ModelError, attempt: int, retries: int) -> float | None:
         wait = min(_FIRST_WAIT_S * 2 ** (attempt - 1), _MAX_BACKOFF_S)
         wait *= 1 - 0.25 * random.random()
     return wait if wait <= MAX_WAIT_S else None
-
-
-def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Seconds that the server asks to wait, from `retry-after-ms` or `Retry-After`; at least 0.
-
-    `Retry-After` holds seconds (also with a fraction) or an HTTP date; OpenAI and Azure also send
-    `retry-after-ms`, which is more exact.
-    """
-    millis = _number(headers.get("retry-after-ms", ""))
-    text = headers.get("retry-after", "").strip()
-    wait = _number(text) if millis is None else millis / 1000
-    if wait is None:
-        try:
-            wait = parsedate_to_datetime(text).timestamp() - time.time()
-        except (ValueError, TypeError, OverflowError):
-            return None
-    return max(0.0, wait)
-
-
-def parse_reset_s(text: str) -> float | None:
-    """Seconds until a limit resets, from `6m0s`, `20ms`, `7.66`, a unix time, or RFC 3339.
-
-    OpenAI, Groq and Azure send durations, Anthropic RFC 3339, OpenRouter unix milliseconds.
-    """
-    if re.fullmatch(rf"(?:{_PART})+", text):
-        return sum(float(count) * _UNITS_S[unit] for count, unit in re.findall(_PART, text))
-    moment = _number(text)
-    if moment is None:
-        try:
-            moment = datetime.fromisoformat(text).timestamp()
-        except (ValueError, OverflowError):
-            return None
-    elif moment > 1e11:
-        moment /= 1000  # Milliseconds (OpenRouter).
-    return max(0.0, moment - time.time() if moment > 1e9 else moment)
 
 
 @dataclass(slots=True)
@@ -156,10 +117,16 @@ class Limiter:
         """Return this process's limiter for a server and a key."""
         known = (server, sha256_hex(key.reveal()) if key else "")
         if known not in _limiters:
+            _forget_unused_limiters()
             limiter = _limiters[known] = Limiter()
             if server in _imported:
                 limiter.merge(_imported[server].snapshot())
         return _limiters[known]
+
+    @property
+    def in_use(self) -> bool:
+        """True if a request waits for it, or is in flight."""
+        return bool(self._queue or self._in_flight)
 
     def snapshot(self) -> RateSnapshot:
         """Return the learnt limits, for another process."""
@@ -246,8 +213,8 @@ class Limiter:
                 headers.get(pattern.format(field), "") for field in ("limit", "remaining", "reset")
             ]
             limit, left, reset_s = (
-                _number(values[0]) or math.inf,
-                _number(values[1]),
+                parse_number(values[0]) or math.inf,
+                parse_number(values[1]),
                 parse_reset_s(values[2]),
             )
             if left is None or reset_s is None or not math.isfinite(left + reset_s):
@@ -288,7 +255,7 @@ class RequestSlot:
         self.sent_at = 0.0
         self.answered = False
         self.waited_s = 0.0
-        self._limiter = limiter
+        self.limiter = limiter
         self._notice_until = 0.0
 
     def __enter__(self) -> RequestSlot:
@@ -297,8 +264,8 @@ class RequestSlot:
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         refused = error if isinstance(error, ModelError) and not self.answered else None
         if refused and refused.status and refused.code != "LLM_QUOTA_EXCEEDED":
-            self._limiter.update(self, refused.status, {}, refused.retry_after_s)
-        self._limiter.release(self)
+            self.limiter.update(self, refused.status, {}, refused.retry_after_s)
+        self.limiter.release(self)
 
     async def acquire(self, deadline: float) -> float | None:
         """Wait until this request may be sent; return None then. The deadline is loop time.
@@ -309,7 +276,7 @@ class RequestSlot:
             ModelError: the wait would be too long.
         """
         clock = asyncio.get_running_loop().time
-        while wait_s := self._limiter.try_acquire(self, deadline - clock()):
+        while wait_s := self.limiter.try_acquire(self, deadline - clock()):
             began = clock()
             if wait_s > _MIN_NOTICE_S and began + wait_s > self._notice_until:
                 self._notice_until = began + wait_s + 1
@@ -319,22 +286,25 @@ class RequestSlot:
         return None
 
 
-def _number(text: str) -> float | None:
-    """Parse a number; None for anything else."""
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return None if math.isnan(value) else value
-
-
 def _amount(name: str, tokens: int) -> int:
     return tokens if "tokens" in name else 1
 
 
+_MAX_LIMITERS = 256
+"""More come only of a function that gives another key each time."""
 _limiters: dict[tuple[str, str], Limiter] = {}
 _imported: dict[str, Limiter] = {}
 """Limits from other processes by server, for limiters that do not exist yet."""
+
+
+def _forget_unused_limiters() -> None:
+    """Make room for one more limiter: forget the oldest one that no request waits for or uses."""
+    if len(_limiters) < _MAX_LIMITERS:
+        return
+    if (
+        oldest := next((key for key, limiter in _limiters.items() if not limiter.in_use), None)
+    ) is not None:
+        del _limiters[oldest]
 
 
 def export_limits() -> dict[str, RateSnapshot]:

@@ -71,6 +71,8 @@ class ActiveRun:
         self._sinks: list[Sink] = []
         self._view: Sink | None = None
         self._pending_notices: list[Notice] = []
+        self._early_warnings: list[str] | None = []
+        """Warnings before it is known if a view shows them; None afterwards."""
         self._wait_texts: list[str] = []
         """Reasons that tool hosts gave for waiting."""
         self._is_started = False
@@ -140,6 +142,9 @@ class ActiveRun:
                 self._view = view
         except Exception as error:  # a view is no reason not to run
             self.warn(f"the run is not shown: {describe_error(error)}")
+        early, self._early_warnings = self._early_warnings or [], None
+        for text in early:
+            self._log(text)
         self._sinks += callbacks
         self._frontend.serve_when_idle(self.run_task)
         self.run_task.on_unserved = self._show_thread_wait
@@ -237,11 +242,17 @@ class ActiveRun:
     def warn(self, text: str) -> None:
         """Show a warning and keep it in the record."""
         text = redact(text)
+        if self._early_warnings is None:
+            self._log(text)
+        else:
+            self._early_warnings.append(text)
+        self.plan.notices.append(text)
+        self._pending_notices.append(Notice("warning", text))
+
+    def _log(self, text: str) -> None:
         # A view shows the notice; logging prints a warning that nobody configured on stderr, too.
         level = logging.INFO if self._view in self._sinks else logging.WARNING
         _log.log(level, "run %s: %s", self.record.id[:8], text)
-        self.plan.notices.append(text)
-        self._pending_notices.append(Notice("warning", text))
 
     def _warn_all(self, text: str) -> None:
         # The store can no longer save, which concerns every run in it.

@@ -15,7 +15,7 @@ from nbagent.contracts.chat_doors import with_send
 from nbagent.contracts.errors import ModelError, NbagentError, UsageError, describe_error
 from nbagent.contracts.model import ModelInfo, ProviderConfig, Usage
 from nbagent.contracts.ports import ChatClient, Cost
-from nbagent.contracts.secrets import SecretKey
+from nbagent.contracts.secrets import KeySource, SecretKey
 from nbagent.providers.address import origin
 from nbagent.providers.catalogue import find_provider, provider_names, split_model_id
 from nbagent.providers.default_model import (
@@ -30,7 +30,7 @@ from nbagent.runtime import engine_loop
 from nbagent.settings.options import RunOptions, Settings, checked_value
 from nbagent.settings.sources import current_settings, provider_of
 
-KeyStatus = Literal["sent", "none", "missing"]
+KeyStatus = Literal["sent", "function", "none", "missing"]
 _LIST_TIMEOUT_S = 10.0
 """Deadline for a list of models if no timeout is set. Shorter than that of an answer: a person
 waits for it."""
@@ -48,7 +48,7 @@ class ResolvedModel:
     why: str | None
     """Reason for this model; None if it was named."""
     key: KeyStatus
-    """`sent` with requests, `none`, or `missing` although the server requires one."""
+    """`sent` with requests, asked of a `function`, `none`, or `missing` although it is required."""
     extra_body: dict[str, Any] = field(repr=False)
 
     def price(self, usage: Usage, model: str) -> Cost | None:
@@ -64,11 +64,11 @@ _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
 def resolve_model(
-    settings: Settings, *, need_key: bool = True, api_key: SecretKey | None = None
+    settings: Settings, *, need_key: bool = True, api_key: SecretKey | KeySource | None = None
 ) -> ResolvedModel:
     """Resolve the model of a run (None: the best that the environment offers) to a client.
 
-    `api_key` is used instead of one from the environment.
+    `api_key` is used instead of one from the environment; the caller answers for its server.
 
     Raises UsageError for an unknown provider, or if a key is needed and missing.
     """
@@ -111,9 +111,15 @@ def resolve_model(
         base_url=config.base_url,
         client=_client(name, config),
         why=why,
-        key="missing" if missing else "none" if config.api_key is None else "sent",
+        key="missing" if missing else _key_status(config),
         extra_body=config.extra_body,
     )
+
+
+def _key_status(config: ProviderConfig) -> KeyStatus:
+    if config.key is None:
+        return "none"
+    return "function" if isinstance(config.key, KeySource) else "sent"
 
 
 def _missing_key_variables(
@@ -121,7 +127,7 @@ def _missing_key_variables(
 ) -> str:
     """Variables that may hold the missing key; empty if no key is missing."""
     # A server at another address (a gateway, vLLM) often needs no key.
-    own_server = config.base_url == provider.default_base_url
+    own_server = provider.is_default_server(config.base_url)
     needed = key_variable is not None or (provider.needs_key and own_server)
     if config.api_key is not None or not needed:
         return ""
@@ -129,14 +135,15 @@ def _missing_key_variables(
 
 
 def _client(name: str, config: ProviderConfig) -> ChatClient:
-    secret = config.api_key.reveal() if config.api_key else ""
+    key = config.key
+    secret = hash(key.reveal()) if isinstance(key, SecretKey) else key
     plain = {f.name: getattr(config, f.name) for f in fields(config) if f.name != "api_key"}
     # The hash of the secret: a dict with keys in clear text would be one more place to leak.
-    key = (name, sha_of(plain), hash(secret))
+    known = (name, sha_of(plain), secret)
     # Kept: a new client would have to open its connections again.
-    if key not in _clients:
-        _clients[key] = with_send(find_provider(name).open(config))
-    return _clients[key]
+    if known not in _clients:
+        _clients[known] = with_send(find_provider(name).open(config))
+    return _clients[known]
 
 
 def same_server(options: RunOptions, model: str | None, base_url: str | None) -> bool:
@@ -223,7 +230,7 @@ def _unasked_provider(name: str) -> ProviderModels:
         config = provider.resolve(overrides, os.environ)
     except NbagentError as error:  # a plug-in, or a provider without a usual address
         return ProviderModels(name, reachable=False, why=error.message)
-    at_home = config.base_url == provider.default_base_url
+    at_home = provider.is_default_server(config.base_url)
     models = (ModelInfo(id=provider.default_model),) if provider.default_model and at_home else ()
     if variables := _missing_key_variables(provider, config):
         why = f"no key; set {variables} in the environment before the kernel starts"

@@ -5,56 +5,48 @@ Everything that can be refused is refused here, before anything is written or se
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from nbagent.contracts.canonical import dump_json, load_json, new_id, utc_now
+from nbagent.contracts.cancel import CancelToken
+from nbagent.contracts.canonical import dump_json, load_json, utc_now
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.limits import Limits
 from nbagent.contracts.messages import CONTINUE_PROMPT, Message, TextPart, redacted
 from nbagent.contracts.model import ChatRequest, Usage
-from nbagent.contracts.ports import RunStore
+from nbagent.contracts.ports import ChatClient, RunStore
 from nbagent.contracts.records import ForkedFrom, RunRecord, WorkflowRef
-from nbagent.contracts.secrets import ordinary_secret_names
 from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
-from nbagent.providers.address import is_loopback
 from nbagent.runtime import RunTask
 from nbagent.session.approval import PolicyRules
 from nbagent.session.chat_composer import ChatComposer
-from nbagent.session.fork_edits import describe_edits
-from nbagent.session.frontend import Frontend
+from nbagent.session.frontend import Cell, Frontend
 from nbagent.session.inherit import (
-    Conversation,
     check_tool_results,
-    conversation_of,
-    deferred_turn,
-    foreign_options,
-    inherited_options,
     unrecorded_options,
 )
-from nbagent.session.models import ResolvedModel, resolve_model, resolve_settings, same_server
-from nbagent.session.project_trust import settings_notices
-from nbagent.session.replay import DeferredTools, RecordedHost, ReplayedAnswer, open_recording
+from nbagent.session.models import ResolvedModel, resolve_model
+from nbagent.session.replay import (
+    DeferredTools,
+    RecordedHost,
+    Recording,
+    ReplayedAnswer,
+    open_recording,
+)
 from nbagent.session.request import RunRequest
-from nbagent.session.stores import notice_of
-from nbagent.session.tool_hosts import mount_names, open_run_tools
+from nbagent.session.resolved_request import ResolvedRequest, resolve_request
+from nbagent.session.run_notices import no_price_text, start_notices
+from nbagent.session.tool_hosts import WorkflowFolders, mount_names, open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
-from nbagent.settings.sources import check_limits, current_settings, without_secrets
 from nbagent.tools.hosts import HostSet
 from nbagent.view.graph import Edge, GraphState, Step
-from nbagent.view.run_facts import offline_model_text
 
 if TYPE_CHECKING:
     from nbagent.session.workflow_setup import AgentSetup
     from nbagent.workflow.composer import WorkflowRun
-
-DEFERRED_NOTICE = (
-    "Asked again. Tool calls of this answer do not run yet; Continue or run.resume() runs them."
-)
 
 
 class PreparedRun(NamedTuple):
@@ -70,6 +62,17 @@ class PreparedRun(NamedTuple):
     """Which runs are audited: `all`, `outside` or `none`."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RunTools:
+    """The tools of a run, their rules, and the cassette of its calls."""
+
+    host: HostSet
+    rules: PolicyRules
+    output: OutputType | None
+    recording: Recording | None
+    folders: WorkflowFolders | None
+
+
 def prepare_run(
     request: RunRequest,
     store: RunStore,
@@ -78,53 +81,77 @@ def prepare_run(
     waiting: Callable[[str], None],
 ) -> PreparedRun:
     """Check and resolve a request; UsageError if it cannot be carried out."""
-    # First: it registers the secrets of the environment. All that is read later is stored or sent.
-    call_options = without_secrets(request.options)
-    settings = current_settings()
-    parent = store.load(request.parent_id) if request.parent_id else None
-    foreign = parent is not None and store.is_foreign(parent.id)
-    # A call in another owner's answer does not run: the model is asked again.
-    deferred = None if foreign else deferred_turn(request, parent)
-    if deferred is not None:
-        # The turn is repeated with its stored answer, so that only its calls are new.
-        request = replace(request, kind="fork", fork_turn=deferred.id)
-    left_out = foreign_options(parent) if parent and foreign else ()
-    dropped = {*request.not_inherited, *left_out}
-    options = inherited_options(call_options, parent, dropped, settings)
-    run_settings = without_secrets(resolve_settings(options, settings))
-    limits = _limits(options, run_settings)
-    conversation = conversation_of(parent, request, store)
-    run_id = new_id()
-    agent_setup = _agent_setup(request, run_settings, options, parent, conversation, run_id, store)
-    workflow_run = agent_setup.workflow_run if agent_setup else None
-    prompt_messages = _prompt_messages(
-        request, parent, conversation, limits.max_requests, workflow_run
+    basis = resolve_request(request, store)
+    agent_setup = _agent_setup(basis, store)
+    prompt_messages = _prompt_messages(basis, agent_setup)
+    resolved = _choose_model(basis, agent_setup)
+    tools = _open_tools(basis, store, frontend.namespace, agent_setup, resolved)
+    if basis.request.defer_calls:
+        run_task.cancel.after_turn = True  # one answer only
+    opening = _opening(basis, prompt_messages, agent_setup)
+    record = _start_record(basis, frontend.cell(), resolved, tools.output, agent_setup)
+    changes = {
+        "notices": tuple(start_notices(basis, store, agent_setup, resolved)),
+        "messages": (*(message for message, _ in basis.conversation.copies), *prompt_messages),
+    }
+    record = redacted(record.model_copy(update=changes))
+    _keep_unrecorded(basis)
+    context = ToolContext(
+        run_id=record.id,
+        session=record.session,
+        runner=run_task,
+        namespace=frontend.namespace,
+        folders=mount_names(basis.options, basis.settings, tools.folders),
+        run_code=frontend.run_code(),
+        capture=frontend.capture(basis.options),
+        waiting=waiting,
     )
+    workflow_run = agent_setup.workflow_run if agent_setup else None
+    composer = workflow_run or _chat_composer(basis, agent_setup, tools, opening)
+    plan = _engine_plan(basis, record, resolved, tools, composer, context, run_task.cancel)
+    audit = basis.settings.audit
+    return PreparedRun(plan, tools.host, tools.rules, resolved, workflow_run, audit)
+
+
+def _choose_model(basis: ResolvedRequest, agent_setup: AgentSetup | None) -> ResolvedModel:
+    """Resolve the model, and refuse a limit of cost that can never be reached."""
+    run_settings = basis.run_settings
     # Both send no request.
+    request = basis.request
     need_key = not request.dry_run and run_settings.cache != "replay"
-    resolved = resolve_model(run_settings, need_key=need_key)
+    key = request.api_key and request.api_key.for_settings(run_settings, basis.settings)
+    resolved = resolve_model(run_settings, need_key=need_key, api_key=key)
     # Again: the model of an agent's file counts only for the provider that the person uses.
-    if (
-        agent_setup
-        and run_settings.model is None
-        and (model := agent_setup.model_on(resolved.provider))
-    ):
-        resolved = resolve_model(run_settings.with_changes(model=model), need_key=need_key)
+    if agent_setup and run_settings.model is None:
+        model = agent_setup.model_on(resolved.provider)
+        if model:
+            changed = run_settings.with_changes(model=model)
+            resolved = resolve_model(changed, need_key=need_key, api_key=key)
     # A limit of cost that can never be reached would be a false promise.
     one_token = Usage(prompt_tokens=1, total_tokens=1)
-    if limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:
-        raise UsageError(_no_price(resolved))
+    if basis.limits.max_cost_usd is not None and resolved.price(one_token, resolved.model) is None:
+        raise UsageError(no_price_text(resolved))
+    return resolved
+
+
+def _open_tools(
+    basis: ResolvedRequest,
+    store: RunStore,
+    namespace: Callable[[], Mapping[str, Any]],
+    agent_setup: AgentSetup | None,
+    resolved: ResolvedModel,
+) -> _RunTools:
+    """Open the hosts of a run, with what stands around them: a cassette, a final answer."""
+    request, options, run_settings = basis.request, basis.options, basis.run_settings
     output = None if options.output in (None, str) else OutputType(options.output)
-    recording = open_recording(run_settings, store, run_id)
-    # Functions that a call passes replace the tools of the settings.
-    names = run_settings.tools if request.tools is None else request.options.tools
-    namespace = frontend.namespace
+    recording = open_recording(run_settings, store, basis.run_id)
     folders = agent_setup.folders if agent_setup else None
-    hosts, policy_rules = open_run_tools(
-        names,
+    hosts, rules = open_run_tools(
+        # Functions that a call passes replace the tools of the settings.
+        run_settings.tools if request.tools is None else request.options.tools,
         request.tools,
         options=options,
-        settings=settings,
+        settings=basis.settings,
         namespace=namespace,
         folders=folders,
     )
@@ -132,162 +159,144 @@ def prepare_run(
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
     if request.defer_calls:
         hosts = [cast("Any", DeferredTools(host)) for host in hosts]
-        run_task.cancel.after_turn = True  # one answer only
-    hides = agent_setup.tool_filter(policy_rules) if agent_setup else policy_rules.hidden_reason
+    hides = agent_setup.tool_filter(rules) if agent_setup else rules.hidden_reason
     host = HostSet(hosts, hidden_reason=hides)
     if output is not None:
         host = FinalAnswerHosts(hosts, hides=hides, output=output, chosen=resolved)
-    cell = frontend.cell()
+    return _RunTools(host=host, rules=rules, output=output, recording=recording, folders=folders)
+
+
+def _opening(
+    basis: ResolvedRequest, prompt_messages: Sequence[Message], agent_setup: AgentSetup | None
+) -> tuple[Message, ...]:
+    """What is said to a model whose answer was cut off, where nobody says more."""
     # Without a new prompt the model answers the last user message, or continues a cut-off answer.
-    prompt_source = request if request.prompt or parent is None else parent
-    earlier_messages = (*conversation.history, *(message for message, _ in conversation.copies))
-    cut_off = (
-        not (prompt_messages or workflow_run)
-        and earlier_messages
-        and earlier_messages[-1].role == "assistant"
-    )
-    if cut_off and request.drop:
+    earlier = basis.earlier_messages
+    has_words = prompt_messages or (agent_setup and agent_setup.workflow_run)
+    if has_words or not earlier or earlier[-1].role != "assistant":
+        return ()
+    if basis.request.drop:
         raise UsageError("what is left of the conversation ends with an answer; give a prompt, too")
-    opening = (Message.of("user", CONTINUE_PROMPT),) if cut_off else ()
-    composer = workflow_run
-    if composer is None:
-        system = (
-            agent_setup.system_prompt(run_settings.system, policy_rules)
-            if agent_setup
-            else run_settings.system
-        )
-        agent_id = agent_setup.agent_id if agent_setup else None
-        composer = ChatComposer(system, opening=opening, output=output, agent=agent_id)
+    return (Message.of("user", CONTINUE_PROMPT),)
+
+
+def _chat_composer(
+    basis: ResolvedRequest,
+    agent_setup: AgentSetup | None,
+    tools: _RunTools,
+    opening: tuple[Message, ...],
+) -> ChatComposer:
+    """The composer of a run without a workflow."""
+    system, agent_id = basis.run_settings.system, None
+    if agent_setup is not None:
+        system, agent_id = agent_setup.system_prompt(system, tools.rules), agent_setup.agent_id
+    return ChatComposer(system, opening=opening, output=tools.output, agent=agent_id)
+
+
+def _start_record(
+    basis: ResolvedRequest,
+    cell: Cell,
+    resolved: ResolvedModel,
+    output: OutputType | None,
+    agent_setup: AgentSetup | None,
+) -> RunRecord:
+    """The record of a run at its start, without its notices and messages."""
+    request, parent, conversation = basis.request, basis.parent, basis.conversation
+    workflow_run = agent_setup.workflow_run if agent_setup else None
+    prompt_source = request if request.prompt or parent is None else parent
     # On another model a run no longer answers the case: the model is part of its variant.
     is_same = parent and request.kind == "resume" and parent.model == resolved.model_id
-    is_same = is_same and not foreign
-    resumed = parent if is_same else None
-    record = redacted(
-        RunRecord(
-            id=run_id,
-            session=run_settings.session,
-            name=options.name,
-            tags=options.tags or (),
-            parent_id=parent.id if parent else None,
-            shared_messages=len(conversation.history) if parent else 0,
-            kind=request.kind,
-            forked_from=_forked_from(request),
-            case=request.case or (resumed and resumed.case),
-            copied=tuple(turn for _, turn in conversation.copies),
-            agent=agent_setup.agent_id if agent_setup else None,
-            workflow=_workflow_ref(workflow_run) if workflow_run else None,
-            nbagent_version=__version__,
-            execution_count=cell.execution_count,
-            cell_id=cell.cell_id,
-            notebook=cell.notebook,
-            kernel_id=cell.kernel_id,
-            file_id=cell.file_id,
-            model=resolved.model_id,
-            base_url=resolved.base_url,
-            template=prompt_source.template,
-            prompt=prompt_source.prompt or "",
-            options=_recorded_options(options, resolved, output),
-            limits=limits,
-            started_at=utc_now(),
-            notices=(
-                *([_default_model_notice(resolved)] if resolved.why else ()),
-                *([store.warning] if store.warning else ()),
-                *([place] if (place := notice_of(store, is_said=not request.dry_run)) else ()),
-                *_project_notices(request, agent_setup, resolved),
-                *map(_word_notice, ordinary_secret_names()),
-                *(
-                    _change_notices(options, resolved, parent, conversation, request)
-                    if parent
-                    else ()
-                ),
-                *(_foreign_notices(left_out, options, resolved, parent) if parent else ()),
-                *(
-                    [f"{deferred.id} has the answer of run {deferred.run_id[:8]}."]
-                    if deferred
-                    else ()
-                ),
-                *([DEFERRED_NOTICE] if request.defer_calls else ()),
-                *request.notices,
-                *(
-                    agent_setup.notices(parent, None if request.fork_turn else conversation.turn)
-                    if agent_setup
-                    else ()
-                ),
-            ),
-            messages=(*earlier_messages[len(conversation.history) :], *prompt_messages),
-        )
+    resumed = parent if is_same and not basis.is_foreign else None
+    return RunRecord(
+        id=basis.run_id,
+        session=basis.run_settings.session,
+        name=basis.options.name,
+        tags=basis.options.tags or (),
+        parent_id=parent.id if parent else None,
+        shared_messages=len(conversation.history) if parent else 0,
+        kind=request.kind,
+        forked_from=_forked_from(request),
+        case=request.case or (resumed and resumed.case),
+        copied=tuple(turn for _, turn in conversation.copies),
+        agent=agent_setup.agent_id if agent_setup else None,
+        workflow=_workflow_ref(workflow_run) if workflow_run else None,
+        nbagent_version=__version__,
+        execution_count=cell.execution_count,
+        cell_id=cell.cell_id,
+        notebook=cell.notebook,
+        kernel_id=cell.kernel_id,
+        file_id=cell.file_id,
+        model=resolved.model_id,
+        base_url=resolved.base_url,
+        template=prompt_source.template,
+        prompt=prompt_source.prompt or "",
+        options=_recorded_options(basis.options, resolved, output),
+        limits=basis.limits,
+        started_at=utc_now(),
     )
+
+
+def _keep_unrecorded(basis: ResolvedRequest) -> None:
+    """Keep the options that no record holds for the runs of this process that go on from here."""
     rows = RunOptions.rows()
-    unrecorded = {n: v for n, v in options.explicit.items() if rows[n].secret or n == "output"}
-    if unrecorded and not request.dry_run:
-        unrecorded_options[run_id] = unrecorded
+    explicit = basis.options.explicit.items()
+    unrecorded = {n: v for n, v in explicit if rows[n].secret or n == "output"}
+    if unrecorded and not basis.request.dry_run:
+        unrecorded_options[basis.run_id] = unrecorded
+
+
+def _engine_plan(
+    basis: ResolvedRequest,
+    record: RunRecord,
+    resolved: ResolvedModel,
+    tools: _RunTools,
+    composer: ChatComposer | WorkflowRun,
+    context: ToolContext,
+    cancel: CancelToken,
+) -> EnginePlan:
+    """The plan of a run for the engine."""
+    request, parent, conversation = basis.request, basis.parent, basis.conversation
     # Results were trimmed for one model's context; another one may take them whole.
     same_model = parent and (parent.model, parent.base_url) == (record.model, record.base_url)
-    client = resolved.client
-    if recording and not request.dry_run:
-        client = recording.client(resolved, attempt=request.case.attempt if request.case else 1)
-    if deferred is not None and deferred.response is not None:
-        client = cast("Any", ReplayedAnswer(deferred.response, client))
-    plan = EnginePlan(
+    by_chat = isinstance(composer, ChatComposer)
+    return EnginePlan(
         run=record,
         history=conversation.history,
-        client=client,
+        client=_client(basis, resolved, tools),
         model=resolved.model,
-        host=host,
+        host=tools.host,
         composer=composer,
-        context=ToolContext(
-            run_id=run_id,
-            session=record.session,
-            runner=run_task,
-            namespace=namespace,
-            folders=mount_names(options, settings, folders),
-            run_code=frontend.run_code(),
-            capture=frontend.capture(options),
-            waiting=waiting,
-        ),
-        cancel=run_task.cancel,
-        params=_params(options, run_settings),
-        stream=run_settings.stream,
+        context=context,
+        cancel=cancel,
+        params=_params(basis.options, basis.run_settings),
+        stream=basis.run_settings.stream,
         first_index=conversation.first_index,
         phase_before=parent.phase if parent else "Running",
         requests_before=0 if request.prompt or request.messages else conversation.requests,
         price=resolved.price,
-        trim=run_settings.trim == "tool-results",
+        trim=basis.run_settings.trim == "tool-results",
         previous_turn=conversation.turn if same_model else None,
         context_tokens=resolved.context_tokens,
-        overflow_advice=workflow_run.overflow_advice if workflow_run else "",
+        overflow_advice="" if by_chat else composer.overflow_advice,
         notices=list(record.notices),
     )
-    return PreparedRun(plan, host, policy_rules, resolved, workflow_run, settings.audit)
 
 
-def _word_notice(name: str) -> str:
-    """Say that a secret is an ordinary word, never which."""
-    return (
-        f"The secret in {name[:100]} is an ordinary word or a short number: it is hidden where it "
-        "stands alone, not inside of words. Choose a longer one."
-    )
+def _client(basis: ResolvedRequest, resolved: ResolvedModel, tools: _RunTools) -> ChatClient:
+    """The model's client, with what stands before it: a cassette, an answer that is repeated."""
+    request, deferred, client = basis.request, basis.deferred, resolved.client
+    if tools.recording and not request.dry_run:
+        attempt = request.case.attempt if request.case else 1
+        client = tools.recording.client(resolved, attempt=attempt)
+    if deferred is not None and deferred.response is not None:
+        client = cast("Any", ReplayedAnswer(deferred.response, client))
+    return client
 
 
-def _no_price(resolved: ResolvedModel) -> str:
-    """Say that a limit of cost cannot hold, and what to do."""
-    advice = "limit max_total_tokens"
-    if is_loopback(resolved.base_url):
-        advice += (
-            f", or, if the server at {resolved.base_url} runs the model itself, name its provider: "
-            f"vllm:{resolved.model}, lmstudio:{resolved.model} or llamacpp:{resolved.model}"
-        )
-    return f"no price is known for {resolved.model_id}; {advice}"
-
-
-def _prompt_messages(
-    ask: RunRequest,
-    parent: RunRecord | None,
-    base: Conversation,
-    max_requests: int,
-    flow: WorkflowRun | None,
-) -> tuple[Message, ...]:
+def _prompt_messages(basis: ResolvedRequest, agent_setup: AgentSetup | None) -> tuple[Message, ...]:
     """The user's prompt, as messages."""
+    ask, parent = basis.request, basis.parent
+    flow = agent_setup.workflow_run if agent_setup else None
     silent = not (ask.prompt or "").strip()
     if ask.prompt is not None and silent and not ask.messages and flow is None:
         raise UsageError("the prompt is empty; write what you want to ask")
@@ -297,7 +306,7 @@ def _prompt_messages(
         own = flow.input_messages(parts) if flow else (Message(role="user", content=parts),)
         return (*ask.messages, *own)
     if flow is not None:
-        flow.skip_second_brief((*base.history, *(message for message, _ in base.copies)))
+        flow.skip_second_brief(basis.earlier_messages)
         done = parent is None or parent.phase == "Completed"
         if flow.is_complete and done and not ask.messages:
             raise UsageError(
@@ -308,8 +317,8 @@ def _prompt_messages(
     if parent is not None and ask.kind == "resume" and not ask.messages:
         if parent.phase == "Completed" or parent.stop_reason in ("answered", "content_filter"):
             ended = f"has ended ({parent.stop_reason})"
-        elif base.requests >= max_requests:
-            ended = f"reached the limit of {max_requests} requests (max_requests)"
+        elif basis.conversation.requests >= (ceiling := basis.limits.max_requests):
+            ended = f"reached the limit of {ceiling} requests (max_requests)"
         else:
             return ()
         raise UsageError(
@@ -317,21 +326,6 @@ def _prompt_messages(
             "%%agent --continue"
         )
     return ask.messages
-
-
-def _limits(options: RunOptions, settings: Settings) -> Limits:
-    limits = Limits(
-        # If only max_requests was lowered, lower max_turns to it.
-        max_turns=settings.max_turns
-        if options.max_turns
-        else min(settings.max_turns, settings.max_requests),
-        max_requests=settings.max_requests,
-        max_repeated_failures=settings.max_repeated_failures,
-        max_total_tokens=settings.max_total_tokens,
-        max_cost_usd=settings.max_cost_usd,
-    )
-    check_limits(limits.max_turns, limits.max_requests)
-    return limits
 
 
 def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
@@ -342,16 +336,9 @@ def _params(options: RunOptions, settings: Settings) -> dict[str, Any]:
     return params if options.tool_choice is None else {**params, "tool_choice": options.tool_choice}
 
 
-def _agent_setup(
-    ask: RunRequest,
-    settings: Settings,
-    options: RunOptions,
-    parent: RunRecord | None,
-    base: Conversation,
-    run_id: str,
-    store: RunStore,
-) -> AgentSetup | None:
+def _agent_setup(basis: ResolvedRequest, store: RunStore) -> AgentSetup | None:
     """The workflow or the agent of a run; None without one."""
+    ask, options, parent, settings = basis.request, basis.options, basis.parent, basis.run_settings
     if not (options.workflow or options.document or options.agent):
         return None
     # Late: most runs have no workflow.
@@ -366,10 +353,10 @@ def _agent_setup(
         settings,
         options,
         ask.options,
-        run_id=run_id,
+        run_id=basis.run_id,
         kind="start" if new else "continue" if ask.prompt or paused else "resume",
         parent=parent,
-        fork=base.turn if ask.fork_turn else None,
+        fork=basis.conversation.turn if ask.fork_turn else None,
         store=store,
     )
     return AgentSetup(options, settings, flow, None)
@@ -398,41 +385,6 @@ def _recorded_options(
         k: list(cast("Sequence[Any]", v)) if isinstance(v, tuple) else v
         for k, v in recorded.items()
     }
-
-
-def _default_model_notice(chosen: ResolvedModel) -> str:
-    model_text = offline_model_text(chosen.model_id) or f"{chosen.model_id} was chosen"
-    return f"{model_text}: {chosen.why}."
-
-
-def _foreign_notices(
-    left_out: Sequence[str], options: RunOptions, chosen: ResolvedModel, parent: RunRecord
-) -> list[str]:
-    """One notice about the options of another owner's run that are not used."""
-    same = {
-        "model": parent.model == chosen.model_id,
-        "base_url": parent.base_url == chosen.base_url,
-    }
-    names = [n for n in left_out if n not in options.explicit and not same.get(n)]
-    if not names:
-        return []
-    return [
-        f"Run {parent.id[:8]} was in this store when you took it over, so it may be anybody's: "
-        f"its {', '.join(names)} {'is' if len(names) == 1 else 'are'} not used, yours apply. Name "
-        "an option to use it."
-    ]
-
-
-def _project_notices(
-    request: RunRequest, agent_setup: AgentSetup | None, resolved: ResolvedModel
-) -> list[str]:
-    """Notices about choices of the project's files that are left out."""
-    # A batch shows no notices of its runs.
-    is_seen = not request.dry_run and request.case is None
-    notices = settings_notices(report=is_seen)
-    if agent_setup is not None:
-        notices += agent_setup.model_notices(resolved.provider, report=is_seen)
-    return notices
 
 
 def _forked_from(ask: RunRequest) -> ForkedFrom | None:
@@ -465,30 +417,3 @@ def _graph_state(flow: WorkflowRun) -> GraphState:
         steps=tuple(steps), ways=tuple(ways), completed=state.completed, here=state.node
     )
     return plan.bounded()
-
-
-def _change_notices(
-    options: RunOptions,
-    chosen: ResolvedModel,
-    parent: RunRecord,
-    base: Conversation,
-    ask: RunRequest,
-) -> list[str]:
-    """Notices about differences between this run and its parent."""
-    notices = (
-        [describe_edits(ask.edits, ask.drop, str(ask.fork_turn))] if ask.edits or ask.drop else []
-    )
-    now = RunOptions(model=chosen.model_id, base_url=chosen.base_url)
-    if not same_server(now, parent.model, parent.base_url):
-        before, after = parent.base_url or parent.model, chosen.base_url or chosen.model_id
-        notices.append(f"The server changed: {before} before, {after} now.")
-    if parent.model != chosen.model_id and any(message.reasoning for message in base.history):
-        notices.append(
-            f"Earlier reasoning stays with {parent.model}: it is not sent to {chosen.model_id}."
-        )
-    kind = parent.options.get("output")
-    if kind and options.output is None:
-        notices.append(
-            f"The type {kind} is not known here, so the answer is text; give it with output=…."
-        )
-    return notices

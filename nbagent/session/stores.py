@@ -18,7 +18,7 @@ from nbagent.contracts.ports import RunStore
 from nbagent.session.frontend import frontend
 from nbagent.session.notebook_runs import last_notebook_run
 from nbagent.settings.sources import project_folder, to_path
-from nbagent.store.database import FILE_NAME, read_facts
+from nbagent.store.connections import FILE_NAME
 from nbagent.store.home import (
     StoreHome,
     create_id,
@@ -31,6 +31,7 @@ from nbagent.store.home import (
     stand_in_of,
     writing_folder,
 )
+from nbagent.store.store_facts import read_facts
 from nbagent.store.writer import Store
 from nbagent.view.text_format import pluralize
 

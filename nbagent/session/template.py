@@ -17,6 +17,11 @@ from typing import Any, cast
 from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.messages import Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
+from nbagent.session.template_languages import (
+    language_of,
+    names_no_variable,
+    statement_of_jinja,
+)
 
 # A lookahead: in `{{ {1}}}` the expression ends at the second of two overlapping `}}`.
 _OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
@@ -24,6 +29,12 @@ _AWAIT_ADVICE = "await it in a cell above, and use the result's name here."
 _MAX_CLOSINGS = 64
 """Most `}}` that are tried as the end of one expression: a long LaTeX text must not be slow."""
 _BRACES_ADVICE = "To write two literal braces, type {{ '{{' }}."
+_LITERAL_ADVICE = (
+    "To send the prompt as typed, add --no-template (in Python: Agent(…, template=False); in the "
+    "panel: “off” in the field “Template”)."
+)
+_MAX_NAMED = 3
+"""Most expressions that one warning names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,22 +47,26 @@ class Rendered:
     """Parts for a message: neighbouring texts joined, images and files at their places."""
     expressions: tuple[str, ...]
     """The expressions in order, as typed. Empty when the template had none."""
+    warnings: tuple[str, ...] = ()
+    """For the person: expressions that may have been meant as text."""
 
 
 class Template:
     """A text with `{{ expressions }}`. All are found before the first is evaluated.
 
-    Everything else stays as typed: single braces, `$`, JSON.
+    Everything else stays as typed: single braces, `$`, JSON. If `literal`, all of it does.
 
     Raises:
-        UsageError: an expression is unfinished, or is not Python.
+        UsageError: an expression is unfinished, or is not Python, or the text is Jinja.
     """
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, *, literal: bool = False) -> None:
         self.text = text
-        self._texts, expressions = _split(text)
-        self.expressions = tuple(expressions)
+        self._texts, expressions = ([text], []) if literal else _split(text)
+        self.expressions = tuple(expression for expression, _ in expressions)
         """In order, as typed."""
+        self.warnings = _literal_warnings(self._texts, expressions)
+        """For the person: expressions that may have been meant as text."""
 
     def render(self, evaluate: Callable[[str], object]) -> Rendered:
         """Replace all expressions by their values. A value is not searched for expressions.
@@ -64,26 +79,70 @@ class Template:
             UsageError: an expression raised.
         """
         parts: list[Part] = [TextPart(text=self._texts[0])]
-        for expression, text in zip(self.expressions, self._texts[1:], strict=True):
-            parts += [*_value_parts(expression, evaluate), TextPart(text=text)]
+        for expression, before, text in zip(
+            self.expressions, self._texts, self._texts[1:], strict=False
+        ):
+            parts += [*_value_parts(expression, before, evaluate), TextPart(text=text)]
         prompt = "".join(_as_text(part) for part in parts)
-        return Rendered(prompt, tuple(_merge_texts(parts)), self.expressions)
+        return Rendered(prompt, tuple(_merge_texts(parts)), self.expressions, self.warnings)
 
 
-def render(template: str, evaluate: Callable[[str], object]) -> Rendered:
+def render(template: str, evaluate: Callable[[str], object], *, literal: bool = False) -> Rendered:
     """`Template.render` for a text that is used once."""
-    return Template(template).render(evaluate)
+    return Template(template, literal=literal).render(evaluate)
 
 
-def _split(template: str) -> tuple[list[str], list[str]]:
+def _literal_warnings(texts: list[str], expressions: list[_Typed]) -> tuple[str, ...]:
+    """Return one warning that names the expressions without a variable, if there are any."""
+    literals = [
+        f"{{{{ {_excerpt(expression, 60)} }}}}"
+        for before, (expression, is_spaced) in zip(texts, expressions, strict=False)
+        if names_no_variable(expression, before, is_spaced=is_spaced)
+    ]
+    if not literals:
+        return ()
+    more = f" and {len(literals) - _MAX_NAMED} more" if len(literals) > _MAX_NAMED else ""
+    return (
+        f"{', '.join(literals[:_MAX_NAMED])}{more}: no name is in the braces, and the value was "
+        f"put in their place. If it is LaTeX or text: {_LITERAL_ADVICE} {_BRACES_ADVICE}",
+    )
+
+
+def _foreign_error(text: str, language: str, **details: Any) -> UsageError:
+    return UsageError(
+        f"{text} looks like {language}, which is not evaluated here. {_LITERAL_ADVICE} "
+        "Nothing was sent.",
+        details={"language": language, **details},
+    )
+
+
+_Typed = tuple[str, bool]
+"""An expression as typed, and whether the braces have a space inside."""
+
+
+def _split(template: str) -> tuple[list[str], list[_Typed]]:
     """Split into texts and expressions as typed; there is one text more than expressions."""
+    try:
+        texts, expressions = _texts_and_expressions(template)
+    except UsageError:
+        if statement := statement_of_jinja(template):
+            raise _foreign_error(_excerpt(statement), "Jinja") from None
+        raise
+    # Not in the expressions: `{{ '{% if x %}' }}` is how a statement of Jinja is written.
+    for text in texts:
+        if statement := statement_of_jinja(text):
+            raise _foreign_error(_excerpt(statement), "Jinja")
+    return texts, expressions
+
+
+def _texts_and_expressions(template: str) -> tuple[list[str], list[_Typed]]:
     texts: list[str] = []
-    expressions: list[str] = []
+    expressions: list[_Typed] = []
     position = 0
     while (start := template.find(_OPEN, position)) >= 0:
         texts.append(template[position:start])
         expression, position = _expression_at(template, start)
-        expressions.append(expression)
+        expressions.append((expression, template[start + len(_OPEN)].isspace()))
     return [*texts, template[position:]], expressions
 
 
@@ -98,9 +157,13 @@ def _expression_at(template: str, start: int) -> tuple[str, int]:
     if not tried:
         raise UsageError(
             f"{_excerpt(template[start:])!r} opens an expression and has no closing }}}}."
-            f" Close it, or: {_BRACES_ADVICE}"
+            f" Close it, or: {_BRACES_ADVICE} {_LITERAL_ADVICE}"
         )
-    raise UsageError(f"{{{{ {_excerpt(tried[0])} }}}} {_invalid_reason(tried[0])} {_BRACES_ADVICE}")
+    typed, before = tried[0], template[:start]
+    name = f"{{{{ {_excerpt(typed)} }}}}"
+    if typed and (language := language_of(typed, before[-100:])):
+        raise _foreign_error(f"{'$' * before.endswith('$')}{name}", language)
+    raise UsageError(f"{name} {_invalid_reason(typed)} {_BRACES_ADVICE} {_LITERAL_ADVICE}")
 
 
 def _compilable(typed: str) -> str:
@@ -133,14 +196,23 @@ def _invalid_reason(typed: str) -> str:
     return "is not a Python expression."
 
 
-def _value_parts(expression: str, evaluate: Callable[[str], object]) -> tuple[Part, ...]:
+def _value_parts(
+    expression: str, before: str, evaluate: Callable[[str], object]
+) -> tuple[Part, ...]:
     name = f"{{{{ {_excerpt(expression)} }}}}"
     try:
         value = evaluate(_compilable(expression))
     except Exception as error:
+        undefined = error.name or "" if isinstance(error, NameError) else ""
+        if language := language_of(expression, before, undefined=undefined):
+            named = f"{'$' * before.endswith('$')}{name}"
+            reason = _excerpt(describe_error(error)).rstrip(": .")
+            text = f"{named} failed ({reason}) and"
+            raise _foreign_error(text, language, expression=expression) from error
         remedy = "Try the expression in a cell of its own, and correct it."
         if isinstance(error, NameError):
-            remedy = f"Run the cell that defines the name, or correct it. {_BRACES_ADVICE}"
+            remedy = "Run the cell that defines the name, or correct it. "
+            remedy += f"{_BRACES_ADVICE} {_LITERAL_ADVICE}"
         reason = _excerpt(describe_error(error)).rstrip(": .")
         raise UsageError(
             f"{name} failed: {reason}. {remedy} Nothing was sent.",

@@ -28,7 +28,7 @@ from nbagent.settings.trust import (
     new_store_id,
     replace_entry,
 )
-from nbagent.store.database import FILE_NAME, read_facts
+from nbagent.store.connections import FILE_NAME
 from nbagent.store.home import (
     StoreHome,
     current_home,
@@ -38,6 +38,7 @@ from nbagent.store.home import (
     useless_trusted_paths,
 )
 from nbagent.store.record_cells import from_us
+from nbagent.store.store_facts import read_facts
 from nbagent.view.text_format import format_start, pluralize
 
 _WITHOUT_PERSON = (

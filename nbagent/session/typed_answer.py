@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, create_model
 
-from nbagent.contracts.canonical import dump_json, json_object, load_json, monotonic_ms, sha_of
+from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sha_of
 from nbagent.contracts.errors import ToolError, UsageError, describe_error
 from nbagent.contracts.messages import FINAL_ANSWER, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec, ToolTraits
@@ -17,6 +16,7 @@ from nbagent.contracts.ports import SchemaClient, ToolHost
 from nbagent.contracts.records import RunRecord, ToolResult
 from nbagent.contracts.secrets import redact
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
+from nbagent.session.json_answer import NoJson, read_json_answer
 from nbagent.session.models import ResolvedModel
 from nbagent.tools.functions.arguments import adapt_hint, type_name
 from nbagent.tools.hosts import HostSet
@@ -25,8 +25,6 @@ MAX_CORRECTIONS = 2
 _WRAPPER_FIELD = "answer"
 """Field for an answer that is not an object itself: the schemas of answers and of tools must be
 objects."""
-# Some models put JSON into a code fence, although nobody asks for it.
-_CODE_FENCE = re.compile(r"\s*```\w*\n(.*)\n```\s*", re.DOTALL)
 FINAL_ANSWER_PROMPT = (
     f"When you know the answer, give it by calling {FINAL_ANSWER}: only that counts."
 )
@@ -52,12 +50,10 @@ class OutputType:
 
     def read(self, text: str) -> Any:
         """Read the value from a text; ToolError, for the model, if it is invalid."""
-        fenced = _CODE_FENCE.fullmatch(text)
         try:
-            value = load_json(fenced[1] if fenced else text)
-        except (ValueError, RecursionError):
-            raise _invalid_answer("it is no JSON") from None
-        return self.value_of(value)
+            return read_json_answer(text, self.value_of)
+        except NoJson as error:
+            raise _invalid_answer(str(error)) from None
 
     def value_of(self, value: Any) -> Any:
         """Read the value from JSON; ToolError, for the model, if it is invalid."""

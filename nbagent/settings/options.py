@@ -330,6 +330,15 @@ class _Shared(Values):
         choices=("true", "false"),
         inherited=False,
     )
+    template = Option(
+        "--no-template",
+        "send the prompt as typed: {{ … }} is not evaluated",
+        types.switch,
+        True,
+        flag_value=False,
+        choices=("true", "false"),
+        inherited=False,
+    )
 
 
 class RunOptions(_Shared):

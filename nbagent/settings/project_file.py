@@ -157,8 +157,8 @@ def _started_program(name: str, value: Any) -> str:
 
 
 def _names_server(word: str) -> bool:
-    # `all` includes the configured servers.
-    return word == "all" or built_in_host(word) == "mcp"
+    # `all` includes the configured servers; their tools are called `server__tool`.
+    return word == "all" or built_in_host(word) == "mcp" or "__" in word.strip("_")
 
 
 def _is_local_model(model: str) -> bool:

@@ -28,6 +28,8 @@ from nbagent.settings.project_file import (
 from nbagent.settings.trust import TrustItem, config_folder, data_folder
 
 V = TypeVar("V", RunOptions, Settings)
+DEFAULT_PROVIDER = "openai"
+"""Provider of a model id without one: most servers are compatible with it."""
 _configured: dict[str, Any] = {}
 _override: ContextVar[Settings | None] = ContextVar("nbagent_settings", default=None)
 _first_folder: Path | None = None
@@ -110,7 +112,8 @@ def setting_origins(*, without_project: bool = False) -> dict[str, Origin]:
     # Without a model of their own, the person's server settings (LLM_BASE_URL, LLM_API_KEY) belong
     # to an OpenAI-compatible server.
     if "model" in project and "model" not in sources:
-        sources = _drop_server_settings(project["model"], sources, previous_model="openai:")
+        previous = f"{DEFAULT_PROVIDER}:"
+        sources = _drop_server_settings(project["model"], sources, previous_model=previous)
     merged = {
         name: _merge_project(sources.get(name) or Origin(row.default), row, project)
         for name, row in Settings.rows().items()
@@ -166,7 +169,7 @@ def _drop_server_settings(
 def provider_of(model: str) -> str:
     """Return the provider of a model id; a name without one means an OpenAI-compatible server."""
     name, colon, _ = model.partition(":")
-    return name if colon else "openai"
+    return name if colon else DEFAULT_PROVIDER
 
 
 def _merge_project(origin: Origin, row: Option[Any], project: Mapping[str, Any]) -> Origin:

@@ -33,6 +33,8 @@ _ADDRESS = re.compile(
     r"(?:\?api-version=(?:\d{4}-\d{2}-\d{2}(?:-preview)?|preview|latest))?",
     re.IGNORECASE,
 )
+_BLANK_ENDS = re.compile(r"\A[\s\u200b\ufeff]+|[\s\u200b\ufeff]+\Z")
+"""Blanks that are copied along with an address, also those that nobody sees."""
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
 # Beginnings that vendors give their keys: `sk-` OpenAI and Anthropic, `gsk_` Groq, `hf_` Hugging
@@ -79,7 +81,7 @@ def variable_name(value: Any) -> str:
 
 def base_url(value: Any) -> str:
     """Check the URL of a server. An invalid value may contain a key, so it is not shown."""
-    address = text(value)
+    address = _BLANK_ENDS.sub("", text(value))
     if not _ADDRESS.fullmatch(address) or not address.isprintable():
         raise UsageError(
             "base_url must be an address like http://HOST:PORT/v1, without a name, a password or "

@@ -1,27 +1,26 @@
-"""Converts figures, pictures, image bytes and objects with a notebook display to images.
+"""Converts figures, pictures and image bytes to images.
 
-Nothing is downloaded. SVG and HTML are not used: they can contain scripts, and models do not read
-them as images. Imports neither matplotlib nor Pillow: if a value is theirs, they are imported.
+Nothing is downloaded. SVG is not drawn: models do not read it as an image. Imports neither
+matplotlib nor Pillow: if a value is theirs, they are imported.
 """
 
 from __future__ import annotations
 
 import base64
 import sys
-from collections.abc import Mapping
 from contextlib import suppress
 from io import BytesIO
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart
-from nbagent.shown.texts import VALUE_ERRORS, class_name, clean
+from nbagent.shown.image_files import image_type
+from nbagent.shown.texts import VALUE_ERRORS, class_name
 
 IMAGE_BYTES = 1_500_000
 """Largest size of one image; larger ones are scaled down."""
 _SIDES_PX = (1_568, 1_100, 770, 540, 380)
 """Lengths of the longer side, tried until the file is small enough. Models scale larger images down
 to about the first one."""
-_METHODS = {"image/png": "_repr_png_", "text/markdown": "_repr_markdown_"}
 
 
 def of_class(value: object, module: str, name: str) -> bool:
@@ -50,12 +49,13 @@ def encoded_image(
     data: bytes, alt: str = "", *, max_bytes: int = IMAGE_BYTES
 ) -> ImagePart | str | None:
     """Convert bytes of a PNG, JPEG, GIF or WebP file to an image; None for other bytes."""
-    media_type = _media_type(data)
+    media_type = image_type(data)
     if media_type is None:
         return None
     width = height = 0
     if media_type == "image/png":
         width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    # Only of a PNG: other texts would change the keys of recorded requests.
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {width}×{height} px" if width else "")
     if len(data) <= max_bytes and max(width, height) <= _SIDES_PX[0]:
@@ -76,23 +76,6 @@ def load_pillow() -> None:
         from PIL import Image
 
         Image.preinit()
-
-
-def _media_type(data: bytes) -> str | None:
-    """Return the media type of a complete image file, else None.
-
-    A truncated image would fail each later request of the conversation.
-    """
-    if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
-        return "image/png" if b"IEND" in data[-16:] else None
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg" if b"\xff\xd9" in data[-64:] else None
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif" if data.endswith(b";") else None
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        complete = int.from_bytes(data[4:8], "little") + 8 <= len(data)
-        return "image/webp" if complete else None
-    return None
 
 
 def figures_in(value: Any) -> list[Any]:
@@ -144,34 +127,3 @@ def _picture_part(picture: Any, alt: str, max_bytes: int = IMAGE_BYTES) -> Image
                 text = base64.b64encode(out.getvalue()).decode()
                 return ImagePart(data=text, media_type=f"image/{kind.lower()}", alt=alt)
     return f"[{alt}: too large to be sent; make it smaller]"
-
-
-def display_of(value: Any) -> ImagePart | str | None:
-    """Call the value's own notebook display; None if its class defines none.
-
-    Only methods of the class count: instances such as mocks answer to every name.
-    """
-    kind = cast("type[Any]", type(value))
-    own = {name for parent in kind.__mro__ for name in vars(parent)}
-    forms = {
-        form: _call_display_method(kind, name, value)
-        for form, name in _METHODS.items()
-        if name in own
-    }
-    if "_repr_mimebundle_" in own:
-        # It has precedence, as in IPython.
-        bundle = _call_display_method(kind, "_repr_mimebundle_", value, include=None, exclude=None)
-        forms |= cast("dict[str, Any]", bundle) if isinstance(bundle, Mapping) else {}
-    for media_type in ("image/png", "image/jpeg", "image/gif", "image/webp"):
-        data = forms.get(media_type) or b""
-        image = encoded_image(base64.b64decode(data) if isinstance(data, str) else data)
-        if image is not None:
-            return image
-    texts = [forms.get(form) for form in ("text/markdown", "text/plain")]
-    return next((clean(text) for text in texts if isinstance(text, str) and text), None)
-
-
-def _call_display_method(kind: type, name: str, value: Any, **how: Any) -> Any:
-    form: Any = getattr(kind, name)(value, **how)
-    # A display method may return (data, metadata).
-    return cast("Any", form)[0] if isinstance(form, tuple) and form else cast("Any", form)

@@ -26,7 +26,9 @@ from pydantic import BaseModel
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
-from nbagent.shown.images import display_of, encoded_image, of_class, to_image
+from nbagent.shown.audio import to_audio
+from nbagent.shown.displays import JsonDisplay, display_of, prompt_value
+from nbagent.shown.images import encoded_image, of_class, to_image
 from nbagent.shown.tables import is_numeric, table_text
 from nbagent.shown.texts import (
     BUDGET_CHARS,
@@ -119,6 +121,8 @@ class JsonBudget:
             # `item()` of a datetime64 is a bare number of nanoseconds.
             plain = str(value) if value.dtype.kind in "mM" else value.item()
             return self.json(str(value) if type(plain) is kind else plain)
+        if of_class(value, "pyarrow", "Scalar"):
+            return self.json(value.as_py())
         pandas: Any = sys.modules.get("pandas")
         if pandas is not None and value is pandas.NA:
             return None
@@ -132,7 +136,18 @@ class JsonBudget:
             container = self._convert_container(value, kind)
         finally:
             self._open_ids.discard(id(value))
-        return self._reference(self._convert_leaf(value)) if container is None else container
+        return self._leaf(value) if container is None else container
+
+    def _leaf(self, value: Any) -> Any:
+        own = prompt_value(value)
+        leaf = self._convert_leaf(value) if own is value else JsonDisplay(own)
+        if not isinstance(leaf, JsonDisplay):
+            return self._reference(leaf)
+        self._open_ids.add(id(value))  # the data may contain the value
+        try:
+            return self.json(leaf.data)
+        finally:
+            self._open_ids.discard(id(value))
 
     def _number(self, value: float) -> Any:
         """Return the number; as text if JSON has no form for it."""
@@ -228,8 +243,8 @@ class JsonBudget:
         missing = f"{size - shown:,} of {size:,}" if size > shown else "more"
         return f"… [{missing} {unit}{OMITTED}]"
 
-    def _convert_leaf(self, value: Any) -> ImagePart | str:
-        """Convert a value without a JSON form to an image or a text."""
+    def _convert_leaf(self, value: Any) -> ImagePart | JsonDisplay | str:
+        """Convert a value without a JSON form to an image, a text, or the data that it shows."""
         room = max(min(self.budget_chars, self._chars_left), 60)
         try:
             shown = (
@@ -240,12 +255,13 @@ class JsonBudget:
             )
         except VALUE_ERRORS:
             shown = None
-        if isinstance(shown, ImagePart):
-            if self._with_images:
-                return shown
-            shown = None
+        if isinstance(shown, JsonDisplay) or (isinstance(shown, ImagePart) and self._with_images):
+            return shown
+        # A huge text is cut first: redacting all of it would take minutes.
         text = (
-            safe_repr(value, room) if shown is None else cut_middle(redact_truncated(shown), room)
+            cut_middle(shown if len(shown) > room else redact_truncated(shown), room)
+            if isinstance(shown, str)
+            else safe_repr(value, room)
         )
         self.cut = self.cut or OMITTED in text
         return clean(text)
@@ -355,6 +371,10 @@ def _is_text(value: object) -> TypeGuard[str]:
 
 def to_prompt_parts(value: object) -> tuple[Part, ...]:
     """Convert the value of one `{{ expression }}`: texts whole, other values within a budget."""
+    value = prompt_value(value)
+    recording = to_audio(value)
+    if recording is not None:
+        return (TextPart(text=recording) if isinstance(recording, str) else recording,)
     return to_parts(value, _PROMPT_TEXT_CHARS if _is_text(value) else _PROMPT_CHARS)
 
 

@@ -13,7 +13,7 @@ from nbagent.contracts.canonical import dump_json, load_json
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
 from nbagent.contracts.records import Case, RunRecord, RunSummary, ScoreRecord
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.reader import select_rows, select_summaries
 from nbagent.store.record_cells import from_us, to_us
 from nbagent.store.rows import Row, text_cell

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.canonical import dump_json, json_object, load_json, utc_now
 from nbagent.contracts.errors import StoreError, UsageError, nearest_hint
 from nbagent.store.columns import CORRUPT_ROW, PROVIDER, TIMESTAMP, TURN_ID, Dtype
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.frame_queries import (
     FRAMES,
     KNOWN_VALUES,
@@ -274,6 +274,17 @@ def find_runs(store: Store, filters: dict[str, Any], *, sort: str, limit: int) -
 def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a frame; pandas infers the dtypes."""
     return _pandas().DataFrame(list(rows))
+
+
+def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
+    """Columns as a frame that keeps each cell's type: integers stay so beside missing cells."""
+    pandas = _pandas()
+    cells = {name: pandas.Series(list(some), dtype=object) for name, some in columns.items()}
+    whole = {
+        name: cells[name] if any(cell is None for cell in some) else cells[name].infer_objects()
+        for name, some in columns.items()
+    }
+    return pandas.DataFrame(whole)
 
 
 def _check_filter_names(name: str, filters: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX
 from nbagent.store.columns import hash_sql
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.reader import find_run_keys, select_keys
 from nbagent.store.text_index import drop_block_of
 from nbagent.store.upkeep import is_current

@@ -23,16 +23,10 @@ from nbagent.settings.trust import (
     new_store_id,
     stores_folder,
 )
-from nbagent.store.database import (
-    BESIDE,
-    FILE_NAME,
-    LOCK_NAME,
-    StoreBusyError,
-    file_system,
-    opening_lock,
-    read_facts,
-)
+from nbagent.store.connections import BESIDE, FILE_NAME, StoreBusyError, file_system
 from nbagent.store.log_mark import unproven_file
+from nbagent.store.store_facts import read_facts
+from nbagent.store.store_folder import LOCK_NAME, opening_lock
 
 _WRITTEN = (
     *("state", "cache", "packages", "audit.jsonl", "audit.head"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from nbagent.contracts.canonical import new_id
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.record_cells import from_us, to_us
 from nbagent.store.rows import turn_end_us
 

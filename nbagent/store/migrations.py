@@ -19,7 +19,7 @@ from nbagent.contracts.canonical import utc_now
 from nbagent.contracts.errors import StoreError
 from nbagent.files.opening import open_own_folder
 from nbagent.store.columns import STORE_ID, VERSION
-from nbagent.store.database import BACKUP_SUFFIX, Connection, back_up, pragma_value
+from nbagent.store.connections import BACKUP_SUFFIX, Connection, back_up, pragma_value
 from nbagent.store.leases import leases_of
 from nbagent.store.schema import added_statements, create_statements, fact_statements, set_fact
 from nbagent.store.upkeep import plan_upkeep

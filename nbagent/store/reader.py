@@ -32,7 +32,7 @@ from nbagent.store.columns import (
     Column,
     hash_sql,
 )
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 from nbagent.store.frame_queries import FRAMES, LINEAGE
 from nbagent.store.record_cells import from_us
 from nbagent.store.rows import (

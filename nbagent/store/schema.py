@@ -10,7 +10,7 @@ from nbagent.store.columns import (
     added_columns,
     create_table,
 )
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 
 SORTED_BY_INDEX = ("started_at", "cost_usd", "total_tokens", "duration_ms")
 """Columns by which a history is sorted without reading all runs."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import chain
 
-from nbagent.store.database import Connection
+from nbagent.store.connections import Connection
 
 RUNS_A_BLOCK = 1024
 _MOST_SCANNED_BLOCKS = 10

@@ -15,7 +15,8 @@ from functools import partial
 from nbagent.contracts.canonical import new_id, utc_now
 from nbagent.contracts.errors import StoreError
 from nbagent.store.columns import TABLES, TABLES_OF_RUN
-from nbagent.store.database import Connection, Database, Locked
+from nbagent.store.connections import Connection
+from nbagent.store.database import Database, Locked
 from nbagent.store.leases import leases_of
 from nbagent.store.schema import TURN_INDEXES
 from nbagent.store.text_index import (

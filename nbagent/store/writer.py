@@ -31,7 +31,8 @@ from nbagent.store.columns import (
     TABLES,
     TABLES_OF_RUN,
 )
-from nbagent.store.database import FILE_NAME, Connection, Database, Locked
+from nbagent.store.connections import FILE_NAME, Connection
+from nbagent.store.database import Database, Locked
 from nbagent.store.deletion import delete_runs
 from nbagent.store.leases import RUN_INTERRUPTED, Lease, as_interrupted, leases_of
 from nbagent.store.migrations import upgrade

@@ -34,7 +34,7 @@ from nbagent.files.searching import SearchQuery
 from nbagent.files.walking import Hides
 from nbagent.files.writing import FileState
 from nbagent.tools.filesystem_answers import list_folder, read_file, search_files
-from nbagent.tools.functions.definition import FunctionTool, method_tool
+from nbagent.tools.functions.definition import ToolDefinition, define_method
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
 
@@ -53,6 +53,9 @@ IfMatch = Annotated[
 
 def open_hosts(config: HostConfig) -> Sequence[ToolHost]:
     return [FileHost(config)]
+
+
+_WRITE_TOOLS = ("fs.write", "fs.apply_patch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +77,22 @@ class FileHost(MethodHost):
         self._limits = config.policy.limits
         self._is_denied = config.is_denied
         self._guard = config.guard
+        self._plans: dict[str, Callable[..., _CallPlan]] = {
+            "fs.read": self.read,
+            "fs.list": self.list,
+            "fs.search": self.search,
+            "fs.write": self.write,
+            "fs.apply_patch": self.apply_patch,
+        }
         super().__init__(HOST, self._define_tools(), config.names, (HOST,))
 
-    def _define_tools(self) -> list[FunctionTool]:
-        read_tools = {"fs.read": self.read, "fs.list": self.list, "fs.search": self.search}
-        write_tools = {"fs.write": self.write, "fs.apply_patch": self.apply_patch}
-        tools = [method_tool(plan, name=name, host=HOST) for name, plan in read_tools.items()]
-        tools += [
+    def _define_tools(self) -> list[ToolDefinition]:
+        tools = [
             # Not interruptible: a stop waits for a write, so that its effect is known.
-            method_tool(plan, name=name, host=HOST, ruling="ask", interruptible=False)
-            for name, plan in write_tools.items()
+            define_method(plan, name=name, host=HOST, ruling="ask", interruptible=False)
+            if name in _WRITE_TOOLS
+            else define_method(plan, name=name, host=HOST)
+            for name, plan in self._plans.items()
         ]
         # The model learns the names of the mounts from this description of fs.list only.
         mode_texts = {"ro": "read only", "rw": "read and write"}
@@ -99,7 +108,7 @@ class FileHost(MethodHost):
         """Read the file or folder of a call and plan the call; raise ToolError if it is refused."""
         tool, bound = self._check_call(call)
         _check_encodable(bound.json_values)
-        plan: _CallPlan = await asyncio.to_thread(tool.target, **bound.values)
+        plan: _CallPlan = await asyncio.to_thread(self._plans[tool.name], **bound.values)
 
         async def run(context: ToolContext) -> ToolOutcome:
             stopped, began_ms = threading.Event(), monotonic_ms()
@@ -136,8 +145,13 @@ class FileHost(MethodHost):
             encoding: of the file.
         """
         location, max_bytes = self._locate("fs.read", path), self._limits.max_read_bytes
+        # A hint names only tools that the model has.
+        advice = ", or find the place with fs.search" if "fs.search" in self._tools else ""
         return _read_plan(
-            location, lambda _: read_file(location, offset, limit, encoding, max_bytes=max_bytes)
+            location,
+            lambda _: read_file(
+                location, offset, limit, encoding, max_bytes=max_bytes, search_advice=advice
+            ),
         )
 
     def list(

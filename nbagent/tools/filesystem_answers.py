@@ -33,8 +33,15 @@ _IMAGE_SIGNATURES = (b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff", b"GIF87a", b"GIF89a"
 
 
 def read_file(
-    location: MountedPath, offset: int | None, limit: int | None, encoding: str, *, max_bytes: int
+    location: MountedPath,
+    offset: int | None,
+    limit: int | None,
+    encoding: str,
+    *,
+    max_bytes: int,
+    search_advice: str,
 ) -> ToolResult:
+    """Answer `fs.read`; `search_advice` ends the hints of a cut answer."""
     try:
         descriptor = location.root.open_file(location.parts)
         try:
@@ -50,7 +57,7 @@ def read_file(
     facts["sha256"] = sha_of_bytes(data) if is_complete else None
     if offset is None and limit is None:
         if not is_complete:
-            raise _too_large(location, size, max_bytes)
+            raise _too_large(location, size, max_bytes, search_advice)
         # WebP begins with RIFF and four bytes of size.
         if data.startswith(_IMAGE_SIGNATURES) or data[8:12] == b"WEBP":
             return _image_result(data, facts)
@@ -63,19 +70,20 @@ def read_file(
     first = offset or 1
     last = len(lines) if limit is None else min(first - 1 + limit, len(lines))
     if not is_complete and last >= len(lines):
-        raise _too_large(location, size, max_bytes)  # The last line may be cut off.
+        raise _too_large(location, size, max_bytes, search_advice)  # The last line may be cut off.
     if first > max(len(lines), 1):
         raise ToolError(
             f"{visible(location.text)} has {len(lines):,} lines, and offset is {first:,}; use a "
             "smaller one",
             code="E_INVALID_ARGUMENTS",
         )
-    return _result(
-        facts, **_select_lines(lines, first, last, f"{len(lines):,}" if is_complete else "more")
-    )
+    total = f"{len(lines):,}" if is_complete else "more"
+    return _result(facts, **_select_lines(lines, first, last, total, search_advice))
 
 
-def _select_lines(lines: list[str], first: int, last: int, total: str) -> dict[str, Any]:
+def _select_lines(
+    lines: list[str], first: int, last: int, total: str, search_advice: str
+) -> dict[str, Any]:
     """Select as many of these lines as fit; the hint says how to read the next ones."""
     content = "".join(lines[first - 1 : last])
     if len(content) <= _MAX_READ_CHARS:
@@ -89,8 +97,9 @@ def _select_lines(lines: list[str], first: int, last: int, total: str) -> dict[s
     if not shown:
         shown = content[:_PREVIEW_CHARS]
         hint = f"the first {_PREVIEW_CHARS:,} characters of line {first:,} are shown"
-    hint += ", or find the place with fs.search"
-    return {"truncated": True, "contentPreview": shown, "hint": hint}
+        if first < len(lines):
+            hint += f"; continue with offset={first + 1}"
+    return {"truncated": True, "contentPreview": shown, "hint": hint + search_advice}
 
 
 def _result(facts: dict[str, Any], *, hint: str = "", **more: Any) -> ToolResult:
@@ -116,10 +125,10 @@ def _image_result(data: bytes, facts: dict[str, Any]) -> ToolResult:
     return _result(facts, truncated=True, contentPreview=part, hint=hint)
 
 
-def _too_large(location: MountedPath, size: int, max_bytes: int) -> ToolError:
+def _too_large(location: MountedPath, size: int, max_bytes: int, search_advice: str) -> ToolError:
     return ToolError(
         f"{visible(location.text)} has {size:,} bytes, over the limit of {max_bytes:,} "
-        "(max_read_bytes); read a part of it with offset and limit, find the place with fs.search, "
+        f"(max_read_bytes); read a part of it with offset and limit{search_advice}, "
         "or ask the person to raise it with nbagent.configure(max_read_bytes=…)",
         code="E_READ_LIMIT",
         details={"bytes": size, "maxBytes": max_bytes},

@@ -10,10 +10,16 @@ from __future__ import annotations
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.schema_walk import (
+    inner_objects,
+    property_schemas,
+    reference_target,
+    walk_schema,
+)
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.shown.texts import clean, cut_middle, without_codes
 
@@ -43,8 +49,6 @@ _BOUNDS = {
 }
 # Gemini takes letters, digits and _ in property names, Anthropic also . and -; both at most 64.
 _KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}")
-_ConvertNode = Callable[[object], JsonSchema]
-"""Converts an inner node."""
 
 
 class PortableSchema(NamedTuple):
@@ -62,9 +66,9 @@ def portable_schema(schema: object) -> PortableSchema:
     """
     made = PortableSchema({}, {})
     for levels, description_chars in _DETAIL_LEVELS:
-        walker = _Walker(json_object(schema) or {}, description_chars)
-        made = walker.root(levels)
-        if walker.nodes <= _MAX_NODES and len(dump_json(made.schema)) <= _MAX_SCHEMA_CHARS:
+        converter = _Converter(json_object(schema) or {}, description_chars)
+        made = converter.root(levels)
+        if converter.nodes <= _MAX_NODES and len(dump_json(made.schema)) <= _MAX_SCHEMA_CHARS:
             return made
     bare: JsonSchema = {"type": "object", "properties": {key: {} for key in made.own_names}}
     return PortableSchema(bare, made.own_names)
@@ -96,11 +100,17 @@ def _wire_keys(names: Sequence[str]) -> dict[str, str]:
     return keys
 
 
-class _Walker:
-    """One walk over one schema.
+class _State(NamedTuple):
+    """Position of a node in the walk."""
 
-    `open_references` are the references that the walk is inside of; they end recursion.
-    """
+    levels: int
+    """Levels of nesting that may still be inside it."""
+    open_references: tuple[str, ...]
+    """References that the walk is inside of; they end recursion."""
+
+
+class _Converter:
+    """The hooks of one walk over one schema."""
 
     def __init__(self, root_schema: JsonSchema, description_chars: int) -> None:
         self._root_schema = root_schema
@@ -110,61 +120,56 @@ class _Walker:
     def root(self, levels: int) -> PortableSchema:
         """Convert the whole schema. A union at the root becomes one object with all properties."""
         root, open_references = self._resolve(self._root_schema, ("#",))
-        properties = dict(json_object(root.get("properties")) or {})
-        for option in _objects(root.get("anyOf")) + _objects(root.get("oneOf")):
+        state = _State(levels, open_references)
+        properties = dict(property_schemas(root))
+        for option in _few(root.get("anyOf")) + _few(root.get("oneOf")):
             member, _ = self._resolve(option, open_references)
-            properties = {**(json_object(member.get("properties")) or {}), **properties}
+            properties = {**property_schemas(member), **properties}
         named = list(properties)[:_MAX_PROPERTIES]
         keys = _wire_keys(named)
         out: JsonSchema = {"type": "object", "properties": {}}
         for name in named:
-            node = self._node(properties[name], levels, open_references)
+            node = json_object(self._converted(properties[name], state)) or {}
             if keys[name] != name:
                 texts = (sanitize_text(name, _NAME_CHARS), node.get("description"))
                 node["description"] = ": ".join(text for text in texts if text) or "Has no name."
             out["properties"][keys[name]] = node
         if required := [keys[name] for name in named if name in _names(root.get("required"))]:
             out["required"] = required
-        _add_further_keys(root, out, lambda child: self._node(child, levels, open_references))
-        return PortableSchema(out, {keys[name]: name for name in named})
+        further = _further_keywords(root)
+        inner = {key: self._converted(value, state) for key, value in further.items()}
+        return PortableSchema(_leave({**out, **inner}), {keys[name]: name for name in named})
 
-    def _node(self, schema: object, levels: int, open_references: tuple[str, ...]) -> JsonSchema:
-        """Convert one node with at most this many levels inside it."""
+    def _converted(self, schema: object, state: _State) -> Any:
+        return walk_schema(schema, enter=self._enter, leave=_leave, state=state)
+
+    def _enter(self, schema: object, state: _State) -> tuple[JsonSchema | bool, _State]:
+        """Write a node with the keywords that every provider takes; inner nodes stay as they are.
+
+        At the last level of nesting it has no inner nodes.
+        """
         self.nodes += 1
-        source = json_object(schema)
+        source, levels = json_object(schema), state.levels
         if source is None or self.nodes > _MAX_NODES:
-            return {}
-        is_recursive = source.get("$ref") in open_references
-        node, open_references = self._resolve(source, open_references)
+            return (schema if isinstance(schema, bool) else {}), state
+        is_recursive = source.get("$ref") in state.open_references
+        node, open_references = self._resolve(source, state.open_references)
+        inner_state = _State(levels - 1, open_references)
         out = self._annotations(node)
         if is_recursive:
             name = str(source["$ref"]).rpartition("/")[2]
             _add_text(out, f"{sanitize_text(name, _NAME_CHARS)}, as above.")
-
-        def inner(child: object) -> JsonSchema:
-            return self._node(child, levels - 1, open_references)
-
-        options = _objects(node.get("anyOf")) or _objects(node.get("oneOf"))
-        kind = node.get("type")
-        if isinstance(kind, list) and not options:
-            rest = {key: value for key, value in node.items() if key not in ("type", "description")}
-            kinds = [
-                kind_name for kind_name in cast("list[Any]", kind) if isinstance(kind_name, str)
-            ]
-            options = [{**rest, "type": kind_name} for kind_name in kinds if kind_name in _TYPES]
-        if options and levels > 0:
-            members = _distinct([inner(option) for option in options])
-            return {**members[0], **out} if len(members) == 1 else {**out, "anyOf": members}
-        if not isinstance(kind, str) or kind not in _TYPES:
-            kind = "object" if "properties" in node else None
-            kind = "array" if "items" in node or "prefixItems" in node else kind
-        if kind is not None and not options:
+        options = _options(node)
+        if options:
+            return ({**out, "anyOf": options} if levels > 0 else out), inner_state
+        kind = _kind(node)
+        if kind is not None:
             out.update({"type": kind, **_bounds(node, kind)})
         if kind == "object" and levels > 0:
-            _add_object(node, out, inner)
+            out.update(_object_keywords(node))
         elif kind == "array":
-            _add_items(node, out, inner if levels > 0 else lambda given: {})
-        return out
+            out.update(_item_keywords(node) if levels > 0 else {"items": {}})
+        return out, inner_state
 
     def _resolve(
         self, node: JsonSchema, open_references: tuple[str, ...], levels: int = _MAX_MERGE_DEPTH
@@ -175,10 +180,10 @@ class _Walker:
         """
         # References are written out: Gemini takes none in `parameters`, and GLM, Qwen and Llama
         # models return the arguments behind a reference as a string.
-        parts = _objects(node.get("allOf"))
+        parts = _few(node.get("allOf"))
         reference = node.get("$ref")
         if isinstance(reference, str):
-            target = self._reference_target(reference) or {}
+            target = reference_target(self._root_schema, reference) or {}
             if reference in open_references:
                 target = {"type": target["type"]} if "type" in target else {}
             open_references = (*open_references, reference)
@@ -189,14 +194,6 @@ class _Walker:
             out = _merge(out, merged)
         own = {key: value for key, value in node.items() if key not in ("$ref", "allOf")}
         return _merge(out, own), open_references
-
-    def _reference_target(self, reference: str) -> JsonSchema | None:
-        """Find the target of a reference inside this schema. Nothing is ever fetched."""
-        start, *steps = reference.split("/")
-        node = self._root_schema if start == "#" else None
-        for step in steps:
-            node = json_object((node or {}).get(step.replace("~1", "/").replace("~0", "~")))
-        return node
 
     def _annotations(self, node: JsonSchema) -> JsonSchema:
         """Description, choices and default of a node."""
@@ -213,43 +210,84 @@ class _Walker:
         return out
 
 
-def _add_object(node: JsonSchema, out: JsonSchema, inner: _ConvertNode) -> None:
-    properties = json_object(node.get("properties")) or {}
+def _options(node: JsonSchema) -> list[JsonSchema]:
+    """Members of a union, also of a list of types."""
+    kinds = node.get("type")
+    if options := _few(node.get("anyOf")) or _few(node.get("oneOf")):
+        return options
+    if not isinstance(kinds, list):
+        return []
+    rest = {key: value for key, value in node.items() if key not in ("type", "description")}
+    names = [name for name in cast("list[Any]", kinds) if isinstance(name, str)]
+    return [{**rest, "type": name} for name in names if name in _TYPES]
+
+
+def _kind(node: JsonSchema) -> str | None:
+    """Type of a node, also if only its other keywords tell it."""
+    kind = node.get("type")
+    if isinstance(kind, str) and kind in _TYPES:
+        return kind
+    if "items" in node or "prefixItems" in node:
+        return "array"
+    return "object" if "properties" in node else None
+
+
+def _object_keywords(node: JsonSchema) -> JsonSchema:
+    out: JsonSchema = {}
+    properties = property_schemas(node)
     named = [name for name in properties if name == sanitize_text(name, _NAME_CHARS)]
     named = named[:_MAX_PROPERTIES]
     if properties or "additionalProperties" not in node:
-        out["properties"] = {name: inner(properties[name]) for name in named}
+        out["properties"] = {name: properties[name] for name in named}
     if required := [name for name in named if name in _names(node.get("required"))]:
         out["required"] = required
-    _add_further_keys(node, out, inner)
+    return {**out, **_further_keywords(node)}
 
 
-def _add_further_keys(node: JsonSchema, out: JsonSchema, inner: _ConvertNode) -> None:
-    further = node.get("additionalProperties")
-    if isinstance(further, bool):
+def _item_keywords(node: JsonSchema) -> JsonSchema:
+    """Schema of all items, or a list of those in order, which older schemas have in `items`."""
+    in_order = _few(node.get("prefixItems")) or _few(node.get("items"))
+    return (
+        {"prefixItems": in_order} if in_order else {"items": json_object(node.get("items")) or {}}
+    )
+
+
+def _further_keywords(node: JsonSchema) -> JsonSchema:
+    """Keywords about keys that are no properties."""
+    out: JsonSchema = {}
+    if isinstance(further := node.get("additionalProperties"), bool | dict):
         out["additionalProperties"] = further
-    elif (schema := json_object(further)) is not None:
-        out["additionalProperties"] = inner(schema)
-    if keys := inner(node.get("propertyNames")).get("enum"):
+    if "propertyNames" in node:
+        out["propertyNames"] = node["propertyNames"]
+    return out
+
+
+def _leave(out: JsonSchema) -> JsonSchema:
+    """Write the keywords that not every provider takes in another way."""
+    if "anyOf" in out:
+        members = _distinct(out.pop("anyOf"))
+        return {**members[0], **out} if len(members) == 1 else {**out, "anyOf": members}
+    if "properties" in out:
+        # `true` accepts any value; Gemini takes no boolean.
+        out["properties"] = {k: json_object(v) or {} for k, v in out["properties"].items()}
+    if "prefixItems" in out:
+        schemas = out.pop("prefixItems")
+        distinct = _distinct(schemas)
+        out["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+        if len(distinct) > 1:
+            kinds = (str(item.get("type", "anything")) for item in schemas)
+            _add_text(out, f"In this order: {', '.join(kinds)}.")
+    if keys := (json_object(out.pop("propertyNames", None)) or {}).get("enum"):
         _add_text(out, f"Keys: {', '.join(map(repr, keys))}.")
-
-
-def _add_items(node: JsonSchema, out: JsonSchema, inner: _ConvertNode) -> None:
-    schemas = [inner(item) for item in _objects(node.get("prefixItems")) or [node.get("items")]]
-    distinct = _distinct(schemas)
-    out["items"] = distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
-    if len(distinct) > 1:
-        kinds = (str(item.get("type", "anything")) for item in schemas)
-        _add_text(out, f"In this order: {', '.join(kinds)}.")
+    return out
 
 
 def _add_text(out: JsonSchema, text: str) -> None:
     out["description"] = f"{out['description']} {text}" if "description" in out else text
 
 
-def _objects(value: object) -> list[JsonSchema]:
-    items = cast("list[Any]", value)[:_MAX_CHOICES] if isinstance(value, list) else []
-    return [cast("JsonSchema", item) for item in items if isinstance(item, dict)]
+def _few(value: object) -> list[JsonSchema]:
+    return inner_objects(value)[:_MAX_CHOICES]
 
 
 def _names(value: object) -> set[str]:

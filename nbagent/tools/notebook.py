@@ -14,6 +14,7 @@ import json
 import keyword
 import types
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -136,14 +137,14 @@ class NotebookHost(MethodHost):
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call and show its effect; runs no code of any value."""
-        tool, bound = self._check_call(call)
-        names, arguments = self._names(context), bound.json_values
+        prepared = await super().prepare(call, context)
+        names, arguments = self._names(context), prepared.arguments
         preview = CallPreview()
-        if tool.name == "nb.run":
+        if call.name == "nb.run":
             preview = _run_preview(arguments["code"])
-        elif tool.name == "nb.set":
+        elif call.name == "nb.set":
             preview = _set_preview(arguments["name"], arguments["value"], names)
-        return tool.prepare_call(bound, preview)
+        return replace(prepared, preview=preview)
 
     def _names(self, context: ToolContext) -> dict[str, Any]:
         """Return the notebook's namespace itself and register the secrets in it for redaction."""

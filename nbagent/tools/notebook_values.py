@@ -23,6 +23,7 @@ from nbagent.contracts.errors import ToolError
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.tools import ToolOutcome
+from nbagent.shown.foreign_frames import ForeignTable, foreign_table, is_foreign
 from nbagent.shown.images import of_class
 from nbagent.shown.texts import (
     VALUE_ERRORS,
@@ -241,7 +242,11 @@ class _MaskedJson(JsonBudget):
             return self.text(safe_repr(value, 200))
         if is_environment(value):
             return self.text("[the environment of the process is not shown]")
-        return super().json(_without_secrets(value) if _is_table(value) else value)
+        if _is_table(value):
+            value = _without_secrets(value)
+        elif is_foreign(value):
+            value = _or_none(lambda: _foreign_without_secrets(value)) or value
+        return super().json(value)
 
 
 def value_excerpt(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool = True) -> Excerpt:
@@ -252,7 +257,8 @@ def value_excerpt(value: Any, budget_chars: int = _VALUE_CHARS, *, draws: bool =
 
 def inspect_value(name: str, value: Any) -> ToolOutcome:
     """Outcome of `nb.inspect`: one value in detail."""
-    excerpt = value_excerpt(value, _TABLE_CHARS if _is_table(value) else _VALUE_CHARS)
+    is_table = _is_table(value) or is_foreign(value)
+    excerpt = value_excerpt(value, _TABLE_CHARS if is_table else _VALUE_CHARS)
     facts = {**value_facts(value), "value": excerpt.data}
     details: dict[str, Any] = _or_none(lambda: _kind_details(value)) or {}
     # Value by value: `signature` is a name of ours here.
@@ -300,6 +306,14 @@ def _kind_details(value: Any) -> dict[str, Any]:
 
 def _is_table(value: object) -> bool:
     return of_class(value, "pandas", "DataFrame") or of_class(value, "pandas", "Series")
+
+
+def _foreign_without_secrets(value: Any) -> Any:
+    """Return a table of another library without columns whose names look secret."""
+    table = foreign_table(value)
+    if isinstance(table, ForeignTable):
+        return table.without(is_secret_name) if table.names else value
+    return value
 
 
 def _without_secrets(table: Any) -> Any:

@@ -7,12 +7,12 @@ The format: https://agentskills.io/specification
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.errors import ToolError, UsageError, describe_error
 from nbagent.files.frontmatter import read_frontmatter
 from nbagent.files.mounts import Mount, Mounts, chosen_folder
 from nbagent.files.names import is_nameable, looks_secret, visible
@@ -23,6 +23,7 @@ from nbagent.shown.texts import without_folders
 FOLDERS = (".agents/skills", ".claude/skills", ".nbagent/skills")
 """The folders that clients of Agent Skills share, Claude Code's, and nbagent's own."""
 SKILL_FILE = "SKILL.md"
+"""As the format writes it; other capital letters (`skill.md`) are read, too."""
 # Other clients of Agent Skills search 4 to 6 levels and at most 2,000 folders.
 _MAX_DEPTH = 6
 _MAX_FOLDERS = 2_000
@@ -43,6 +44,8 @@ class Skill:
     """Its folder, links resolved. If it is replaced by a link later, the link is not followed."""
     body: str
     """SKILL.md without its front matter."""
+    file: str = SKILL_FILE
+    """Name of its SKILL.md."""
 
     @property
     def root(self) -> Path:
@@ -65,7 +68,7 @@ class Skill:
         regular = (
             name
             for name, path in _files_below(self.root)
-            if path.is_file() and not path.is_symlink() and name != SKILL_FILE and _is_listed(name)
+            if path.is_file() and not path.is_symlink() and name != self.file and _is_listed(name)
         )
         return sorted(islice(regular, _MAX_LISTED_FILES))
 
@@ -146,11 +149,20 @@ def _skill_folders(
         # `visited` also ends loops of links.
         elif real not in visited:
             visited.add(real)
-            if SKILL_FILE in names:
+            if skill_file_in(names):
                 yield real
             else:
                 # `os.walk` enters the folders in this list; a skill in a skill is not searched for.
                 folders += below
+
+
+def skill_file_in(names: Iterable[str]) -> str:
+    """Return the name of a folder's SKILL.md; empty if it has none.
+
+    Some people write `skill.md`. On a file system that ignores case both are one file.
+    """
+    files = sorted(name for name in names if name.casefold() == SKILL_FILE.casefold())
+    return files[0] if files else ""  # capital letters come first
 
 
 def _is_entered(folder: str) -> bool:
@@ -176,7 +188,8 @@ def _files_below(root: Path) -> Iterator[tuple[str, Path]]:
 def _load_skill(folder: Path, warnings: list[str]) -> Skill | None:
     mount = Mount("@skill", folder)
     try:
-        raw = _read_file(mount, SKILL_FILE, max_bytes=_MAX_SKILL_BYTES)
+        file = skill_file_in(os.listdir(folder)) or SKILL_FILE
+        raw = _read_file(mount, file, max_bytes=_MAX_SKILL_BYTES)
         matter = read_frontmatter(raw.decode("utf-8", "replace"))
         fields = matter.mapping
         description = _single_line(fields.get("description"))
@@ -185,13 +198,19 @@ def _load_skill(folder: Path, warnings: list[str]) -> Skill | None:
     except ToolError as error:
         warnings.append(f"the skill {visible(folder.name)!r} is skipped: {error.message}")
         return None
+    except OSError as error:
+        warnings.append(f"the skill {visible(folder.name)!r} is skipped: {describe_error(error)}")
+        return None
     name = visible(_single_line(fields.get("name"))[:_NAME_CHARS]) or folder.name
     warnings += [f"the skill {name!r}: {warning}" for warning in matter.warnings]
+    if file != SKILL_FILE:
+        warnings.append(f"the skill {name!r}: rename {file} to {SKILL_FILE}; others do not find it")
     return Skill(
         name=name,
         description=description[:_DESCRIPTION_CHARS],
         mount=mount,
         body=matter.body.lstrip("\r\n"),
+        file=file,
     )
 
 

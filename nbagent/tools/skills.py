@@ -10,7 +10,7 @@ import asyncio
 import platform
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -34,11 +34,11 @@ from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
 from nbagent.files.mounts import STATE, without_dots
 from nbagent.sandbox.process import ScriptJob, ScriptLimits
 from nbagent.sandbox.script import ActiveIsolation, ScriptResult, isolation_level, run_script
-from nbagent.tools.functions.definition import method_tool
+from nbagent.tools.functions.definition import define_method, method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
 from nbagent.tools.skill_files import SkillFile, copy_files, hash_files
-from nbagent.tools.skill_folders import SKILL_FILE, FoundSkills, Skill, find_skills
+from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
 from nbagent.tools.tool_names import name_list
 
 HOST = "skills"
@@ -47,7 +47,14 @@ _MAX_SCRIPT_BYTES = 1_000_000
 _STOP_WAIT_S = 0.9
 """Wait for the end of a stopped script. The engine gives a stopped tool 1 s, so this is shorter."""
 
+_PAGE_CHARS = 20_000
+"""Most characters of one answer: as JSON it stays below the limit of a result."""
+_FILES_CHARS = 8_000
+"""Most characters of the list of a skill's files."""
+
 SkillName = Annotated[str, Field(description="A name that list_skills gave.")]
+
+Offset = Annotated[int, Field(ge=0, description="Where to go on: next_offset of a long answer.")]
 
 
 def open_hosts(config: HostConfig) -> Sequence[ToolHost]:
@@ -73,7 +80,7 @@ class SkillHost(MethodHost):
         tools = [
             method_tool(self.list_skills, name="list_skills", host=HOST),
             method_tool(self.get_skill, name="get_skill", host=HOST),
-            method_tool(self.run_python_script, name=_RUN_TOOL, host=HOST, ruling=ruling),
+            define_method(self.run_python_script, name=_RUN_TOOL, host=HOST, ruling=ruling),
         ]
         super().__init__(HOST, tools, config.names, (HOST,))
         # Only after the check of names: a misspelt one is an error without skills, too.
@@ -81,9 +88,9 @@ class SkillHost(MethodHost):
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call. Read the script that would run; raise ToolError if it cannot run."""
-        tool, bound = self._check_call(call)
         if call.name != _RUN_TOOL:
-            return tool.prepare_call(bound)
+            return await super().prepare(call, context)
+        tool, bound = self._check_call(call)
         # In a thread: it reads files, and the first test of the isolation runs a script.
         script = await asyncio.to_thread(self.run_python_script, context, **bound.values)
         # Rules see the path as `get_skill` lists it, however the model spelled it.
@@ -92,10 +99,12 @@ class SkillHost(MethodHost):
             spec=tool.spec, arguments=arguments, preview=script.preview, run=script.run
         )
 
-    def list_skills(self) -> dict[str, Any]:
+    def list_skills(self, offset: Offset = 0) -> dict[str, Any]:
         """List the skills: instructions and scripts for special tasks. Look before such a task."""
         listing = [{"name": s.name, "description": s.description} for s in self._skills.values()]
-        return {"skills": listing}
+        sizes = (len(skill["name"]) + len(skill["description"]) for skill in listing[offset:])
+        end = offset + _n_within(sizes, _PAGE_CHARS)
+        return {"skills": listing[offset:end], **_next_page("skills", offset, end, len(listing))}
 
     def get_skill(
         self,
@@ -104,18 +113,26 @@ class SkillHost(MethodHost):
             Annotated[str, AfterValidator(without_dots)] | None,
             Field(description="A further file of the skill; without it, its SKILL.md."),
         ] = None,
+        offset: Offset = 0,
     ) -> dict[str, Any]:
         """Read a skill's instructions and the list of its files, or one of these files."""
         skill = self._skill(skill_name)
-        if file is not None:
-            max_bytes = self._policy.limits.max_read_bytes
-            data = skill.read(file, max_bytes=max_bytes, limit="max_read_bytes")
-            if b"\0" in data[:8192]:
-                why = f"{file} is no text ({len(data):,} bytes); use it in a script"
-                raise ToolError(why, code="E_INVALID_ARGUMENTS")
-            text = data.decode("utf-8-sig", "replace")
-            return {"skill_name": skill.name, "file": file, "text": text}
-        return {"skill_name": skill.name, "documentation": skill.body, "files": skill.files()}
+        if file is None:
+            return {
+                "skill_name": skill.name,
+                "documentation": skill.body[offset : _page_end(skill.body, offset)],
+                **_next_page("characters", offset, _page_end(skill.body, offset), len(skill.body)),
+                **(_listed_files(skill) if not offset else {}),
+            }
+        max_bytes = self._policy.limits.max_read_bytes
+        data = skill.read(file, max_bytes=max_bytes, limit="max_read_bytes")
+        if b"\0" in data[:8192]:
+            why = f"{file} is no text ({len(data):,} bytes); use it in a script"
+            raise ToolError(why, code="E_INVALID_ARGUMENTS")
+        text = data.decode("utf-8-sig", "replace")
+        end = _page_end(text, offset)
+        page = _next_page("characters", offset, end, len(text))
+        return {"skill_name": skill.name, "file": file, "text": text[offset:end], **page}
 
     def run_python_script(
         self,
@@ -192,7 +209,7 @@ class _ScriptCall:
         apart = self.level.is_isolated
         code = source.decode("utf-8", "replace")
         pieces = [PreviewPiece(label, code, "code", ("skill_name", "script"))]
-        others = [file for file in self.files if file.name not in (self.path, SKILL_FILE)]
+        others = [file for file in self.files if file.name not in (self.path, skill.file)]
         if others:
             # Code first: it runs when the script imports it.
             lines = "\n".join(f.line for f in sorted(others, key=lambda file: not file.is_code))
@@ -259,6 +276,44 @@ class _ScriptCall:
             **({"ended_by": result.ended_by} if result.ended_by else {}),
             **({"notes": list(result.notes)} if result.notes else {}),
         }
+
+
+def _page_end(text: str, offset: int) -> int:
+    """Return where the page of a text ends: at the end of a line if there is one."""
+    if offset > len(text):
+        why = f"offset is {offset:,}, and the text has {len(text):,} characters; use a smaller one"
+        raise ToolError(why, code="E_INVALID_ARGUMENTS")
+    end = min(offset + _PAGE_CHARS, len(text))
+    line_end = text.rfind("\n", offset, end) + 1
+    return line_end if end < len(text) and line_end > offset else end
+
+
+def _next_page(unit: str, offset: int, end: int, total: int) -> dict[str, Any]:
+    """Return the fields that say how to read on; none if everything was given."""
+    if end >= total:
+        return {}
+    hint = f"{unit} {offset + 1:,} to {end:,} of {total:,}; continue with offset={end}"
+    return {"truncated": True, "next_offset": end, "hint": hint}
+
+
+def _n_within(sizes: Iterable[int], budget: int) -> int:
+    """Return how many items fit into a budget, one at least."""
+    n = 0
+    for size in sizes:
+        budget -= size
+        if n and budget < 0:
+            break
+        n += 1
+    return n
+
+
+def _listed_files(skill: Skill) -> dict[str, Any]:
+    files = skill.files()
+    n = _n_within(map(len, files), _FILES_CHARS)
+    if n == len(files):
+        return {"files": files}
+    note = f"{len(files) - n:,} more files are not listed; a script can list its folder"
+    return {"files": files[:n], "files_note": note}
 
 
 def _script_source(skill: Skill, script: str) -> tuple[bytes, str]:

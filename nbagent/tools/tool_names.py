@@ -40,6 +40,10 @@ def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
     """Build the error for a person who named a tool that does not exist."""
     instead = "Define one with @nbagent.tool, or name fs, skills, notebook or mcp:NAME"
     instead = f"There are: {name_list(available)}" if available else instead
+    server, mark, _ = name.partition("__")
+    # A model is shown the tools of a server as `server__tool`.
+    if server and mark and server not in BUILT_IN_HOSTS:
+        instead += f". All tools of an MCP server: mcp:{redact(server)[:40]}"
     return UsageError(f"{_no_tool(name, available)} {instead}")
 
 

@@ -49,8 +49,9 @@ class DryRun:
     body_bytes: int
     url: str | None
     """Address of the server; None for a model without a wire."""
-    key: Literal["sent", "none", "missing"]
-    """Whether a key is sent; `missing` if the server requires one and none is set."""
+    key: Literal["sent", "function", "none", "missing"]
+    """Whether a key is sent, or asked of a function for each request; `missing` if the server
+    requires one and none is set."""
     key_variables: tuple[str, ...]
     """Environment variables that may hold the provider's key."""
     dropped_params: tuple[str, ...]
@@ -129,7 +130,11 @@ def _without_base64(text: str) -> str:
 
 def _facts(dry: DryRun) -> list[tuple[str, str]]:
     run, request = dry.run, dry.request
-    key = {"sent": "with the key of the environment", "none": "without a key"}
+    key = {
+        "sent": "with the key of the environment",
+        "function": "with the key that a function returns",
+        "none": "without a key",
+    }
     missing = f"NO KEY IS SET, so the server would refuse it: set {' or '.join(dry.key_variables)}"
     address = "no server: this model answers inside this process"
     if dry.url:

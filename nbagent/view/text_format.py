@@ -18,7 +18,8 @@ from nbagent.shown.texts import readable, without_codes
 
 _SPACES = re.compile(r"\s+")
 DATAFRAME_HEADER = re.compile(
-    r"(?:DataFrame|Series|Styler of a DataFrame): ([0-9,]{1,20}) rows × ([0-9,]{1,20}) columns"
+    r"(?:DataFrame|Series|Styler of a DataFrame|\w{1,40} \(\w{1,20}\))"
+    r": ([0-9,]{1,20}) rows × ([0-9,]{1,20}) columns"
 )
 """First line of `shown`'s text of a DataFrame or Series."""
 _COMPACT_CHARS = 76

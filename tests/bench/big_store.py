@@ -45,7 +45,7 @@ from run_patterns import (
 from nbagent.contracts.canonical import dump_json, sha256_hex, sha_of
 from nbagent.contracts.records import JUDGE_SUFFIX, turn_id
 from nbagent.store.columns import TABLE_COLUMNS
-from nbagent.store.database import FILE_NAME
+from nbagent.store.connections import FILE_NAME
 from nbagent.store.rows import encode_row, to_us
 from nbagent.store.schema import TURN_INDEXES, create_statements
 from nbagent.store.upkeep import finish_upkeep, plan_upkeep

@@ -31,7 +31,8 @@ from nbagent.contracts.canonical import new_id
 from nbagent.contracts.events import TurnFinished
 from nbagent.contracts.records import RunRecord
 from nbagent.session.stores import current_store, find_run
-from nbagent.store.database import Connection, Database, Work
+from nbagent.store.connections import Connection
+from nbagent.store.database import Database, Work
 from nbagent.store.migrations import upgrade
 from nbagent.store.writer import Store
 

@@ -132,6 +132,74 @@ def test_old_tool_results_are_sent_shortened_and_kept_whole() -> None:
     assert from_notebook_json(to_notebook_json(run.record)) == run.record
 
 
+MAX_TOKENS = {
+    "vLLM": "'max_tokens' is too large: {asked}. This model's maximum context length is {takes} "
+    "tokens and your request has 10000 input tokens ({asked} > {takes} - 10000).",
+    "OpenAI": "This model's maximum context length is {takes} tokens, however you requested {sum} "
+    "tokens (10000 in your prompt; {asked} for the completion). Please reduce your prompt; or "
+    "completion length.",
+    "Anthropic": "input length and `max_tokens` exceed context limit: 10000 + {asked} > {takes}, "
+    "decrease input length or `max_tokens` and try again",
+}
+
+
+@pytest.mark.parametrize("words", MAX_TOKENS.values(), ids=MAX_TOKENS)
+def test_if_only_max_tokens_is_too_large_nothing_is_trimmed_and_a_smaller_one_answers(
+    words: str,
+) -> None:
+    takes, asked = 32_768, 40_000
+    said = words.format(takes=takes, asked=asked, sum=asked + 10_000)
+
+    def answer(request: Visit) -> Reply:
+        if len(request.body["messages"]) < 3:
+            return Reply(calls=[("fetch", {"page": "a"})])
+        tokens = request.body.get("max_tokens") or request.body["max_completion_tokens"]
+        if tokens > takes - 10_000:
+            return Reply(status=400, error={"error": {"message": said}})
+        return Reply(text="Done.")
+
+    with ModelServer([answer] * 9) as server:
+        agent = nbagent.Agent(
+            "openai:m", base_url=server.url, tools=[fetch], trim="tool-results", max_tokens=asked
+        )
+        run = check_run(agent.run("Read."))
+        assert len(server.bodies) == 2, "not asked again"
+        assert (run.phase, run.stop_reason) == ("WaitingUser", "length")
+        assert run.error is not None
+        assert "max_tokens (40,000)" in run.error.message
+        assert "run.resume(max_tokens=22768)" in run.error.message
+        assert said[:40] in run.error.details["server_said"]
+        child = check_run(run.resume(max_tokens=22_768))
+    assert child.text == "Done."
+    assert trimmed_of(run) + trimmed_of(child) == [(), (), ()]
+
+
+def test_without_a_max_tokens_of_ones_own_old_results_are_trimmed_and_then_it_is_advised() -> None:
+    said = "input length and `max_tokens` exceed context limit: 150000 + 64000 > 200000"
+
+    def answer(request: Visit) -> Reply:
+        if len(request.body["messages"]) < 3:
+            return Reply(calls=[("fetch", {"page": "a"})])
+        return Reply(status=400, error={"error": {"message": said}})
+
+    with ModelServer([answer] * 9) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")
+        run = check_run(agent.run("Read."))
+    assert trimmed_of(run) == [(), (2,)]
+    assert run.error is not None
+    assert "run.resume(max_tokens=50000)" in run.error.message
+
+
+def test_with_max_tokens_a_conversation_that_is_too_long_itself_is_trimmed() -> None:
+    with ModelServer(fetching("abd", 15_000)) as server:
+        agent = nbagent.Agent(
+            "openai:m", base_url=server.url, tools=[fetch], trim="tool-results", max_tokens=500
+        )
+        run = check_run(agent.run("Read all."))
+    assert run.ok, run.error
+    assert trimmed_of(run)[-1] != ()
+
+
 def test_requests_extend_one_another_but_at_the_moment_of_shortening() -> None:
     with ModelServer(fetching("adeadeade", 24_000)) as server:
         agent = nbagent.Agent("openai:m", base_url=server.url, tools=[fetch], trim="tool-results")

@@ -29,8 +29,8 @@ from nbagent.contracts.events import (
     TurnCorrected,
     TurnFinished,
 )
-from nbagent.contracts.messages import ImagePart, Message
-from nbagent.contracts.model import CallDelta, ChatRequest, ChatResponse
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import CallDelta, ChatChunk, ChatRequest, ChatResponse
 from nbagent.contracts.secrets import register_secret
 from nbagent.view.live import LivePicture
 from nbagent.view.node import text_of
@@ -192,6 +192,19 @@ def test_pictures_stand_where_they_came() -> None:
     assert record.turns[0].response
     content = record.turns[0].response.message.content
     assert [getattr(part, "text", part) for part in content] == ["One cat", first, second, "."]
+
+
+def test_a_picture_of_an_older_client_that_breaks_off_stays() -> None:
+    image = ImagePart(data="AA==")
+
+    class Older:
+        async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+            yield ChatChunk(content="One", image=image)
+            raise ModelError("cut; try again.", code="LLM_BAD_RESPONSE")
+
+    record = run_plan(plan_of(Older()))
+    assert record.turns[0].response
+    assert record.turns[0].response.message.content == (TextPart(text="One"), image)
 
 
 def test_a_whole_answer_replaces_its_pieces() -> None:

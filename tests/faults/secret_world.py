@@ -315,7 +315,7 @@ CHANNELS: dict[str, tuple[str, Callable[[], str]]] = {
         lambda: _text_of(lambda: nbagent.tool(name=secret())(leaky)),
     ),
     "store warnings": ("None", lambda: repr(current_store().warning)),
-    "providers": ("PROVIDERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
+    "providers": ("SERVERS", lambda: repr(find_provider("openai")) + repr(vars(catalogue))),
 }
 """Channels of this process: a word that each contains, and a function that reads it."""
 

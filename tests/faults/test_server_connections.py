@@ -12,6 +12,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -155,6 +156,37 @@ def test_an_idle_connection_that_died_costs_nothing(
     assert response
     assert response.meta.retry_wait_ms == 0, "no pause"
     assert server.asked("it") == asked
+
+
+def _together(runs: int) -> Fault:
+    """Answers when so many requests are there, each on a connection; closes at the next request."""
+    waiting: set[int] = set()
+    everyone = asyncio.Event()
+
+    async def serve(visit: Visit) -> None:
+        if visit.connection in waiting:
+            visit.keep = False
+            return
+        if len(waiting) < runs:
+            waiting.add(visit.connection)
+            if len(waiting) == runs:
+                everyone.set()
+            await everyone.wait()
+        await fine(visit)
+
+    return serve
+
+
+def test_many_idle_connections_that_died_cost_no_attempt(server: HostileServer) -> None:
+    """A loaded server closes the connections of many runs late; the next run meets them all."""
+    runs, fault = 8, _together(8)
+    with ThreadPoolExecutor(runs) as threads:
+        firsts = [threads.submit(ask, server, fault) for _ in range(runs)]
+        assert {first.result().text for first in firsts} == {"fine"}
+    assert server.connections == runs
+    run = ask(server, fault)
+    assert (run.text, run.turns[0].attempts, run.turns[0].notices) == ("fine", 1, ())
+    assert server.asked("it") == runs + 2, "one idle connection is tried, then a new one"
 
 
 def part_of(wire: Dialect) -> bytes:

@@ -180,7 +180,8 @@ def test_a_fault_has_its_code_and_leaves_the_next_run_fine(
     # What breaks before the first byte on a connection that had served is asked at once again,
     # up to three times.
     spare = 3 * case.asked if name in _STALE else 0
-    assert 0 <= world.server.asked(_path((wire, name))) - case.asked <= spare
+    asked = world.server.asked(_path((wire, name)))
+    assert 0 <= asked - case.asked <= spare, [turn.notices for turn in run.turns]
     assert met.after == "fine"
     assert (wire, name) not in world.looked_at
     if run.error is not None:

@@ -56,11 +56,14 @@ def proxy(monkeypatch: pytest.MonkeyPatch) -> Iterator[HostileServer]:
         yield server
 
 
+CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+
+
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LLM_API_KEY", KEY)
-    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-    monkeypatch.delenv("SSL_CERT_DIR", raising=False)
+    for name in CERTIFICATE_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
 
 
 def ask(base_url: str, **options: Any) -> nbagent.Run:
@@ -75,6 +78,21 @@ def message(run: nbagent.Run, code: str = "LLM_HTTP_ERROR") -> str:
     assert run.error.code == code, run.error
     assert run.error.message.isprintable()
     return run.error.message
+
+
+@pytest.mark.parametrize("variable", ["SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"])
+def test_certificates_of_requests_and_of_curl_count_unless_ssl_cert_file_is_set(
+    tls: HostileServer,
+    certificates: dict[str, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    variable: str,
+) -> None:
+    monkeypatch.setenv(variable, str(certificates["right"]))
+    assert ask(tls.url("it")).text == "fine"
+    # The first of the four variables counts alone.
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificates["other"]))
+    assert "certificate" in message(ask(tls.url("it")))
+    assert len(tls.visits["it"]) == 1
 
 
 def test_a_certificate_counts_for_its_host_and_while_the_environment_trusts_it(
@@ -276,6 +294,10 @@ UNUSABLE: dict[str, tuple[str, str, str]] = {
     "a broken host": ("HTTPS_PROXY", "http://me:s3cret-pass@[::1:80", "address is not valid"),
     "no file": ("SSL_CERT_FILE", "/nowhere/certificates.pem", "/nowhere/certificates.pem"),
     "no certificate": ("SSL_CERT_FILE", __file__, __file__),
+    **{
+        f"no file in {name}": (name, "/nowhere/company.pem", "/nowhere/company.pem")
+        for name in CERTIFICATE_VARIABLES[1:]
+    },
 }
 
 
@@ -287,5 +309,6 @@ def test_a_proxy_or_a_certificate_that_cannot_be_used_is_named(
     monkeypatch.setenv(variable, value)
     said = message(ask(f"https://{NAME}/v1"))
     assert says in said
-    assert said.endswith("SSL_CERT_FILE." if "SSL" in variable else "name the server in NO_PROXY.")
+    is_certificate = variable in CERTIFICATE_VARIABLES
+    assert said.endswith(f"correct {variable}." if is_certificate else "the server in NO_PROXY.")
     assert "s3cret" not in said

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pytest
 from servers.loopback import Visit
 from servers.model_server import ModelServer, Reply
@@ -73,6 +74,15 @@ def exact(row: Any, run: nbagent.Run) -> bool:
 
 
 TEMPLATE = "Number {{ n }}"
+
+
+def test_a_polars_frame_is_asked_with_its_own_cells_and_continued() -> None:
+    columns = {"id": ["a", "b"], "n": [4, 5], "half": [None, 3]}
+    other: Any = pl.DataFrame(columns)
+    for _ in range(2):  # the second time its answers are reused
+        batch = agent().map(other, "{{ n }} and {{ half }}", key="id", name="other").wait()
+        assert batch.frame().text.tolist() == ["8", "10"]
+    assert sorted(prompt for _, prompt in asked) == ["4 and null", "5 and 3"]
 
 
 def test_a_batch_says_once_what_a_project_chose_and_does_not_use_it(
@@ -534,6 +544,14 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "no text": (lambda: agent().map(TABLE, 5), "the template is a int"),  # pyright: ignore
     "no table": (lambda: agent().map([1], TEMPLATE), "the table is a list"),  # pyright: ignore
+    "not computed": (
+        lambda: agent().map(pl.LazyFrame({"n": [1]}), TEMPLATE),  # pyright: ignore
+        r"the table is a LazyFrame \(polars\), whose rows are not computed yet; give \.collect",
+    ),
+    "one column": (
+        lambda: agent().map(pl.Series("n", [1]), TEMPLATE),  # pyright: ignore
+        "the table is a Series",
+    ),
     "no rows": (lambda: agent().map(TABLE.head(0), TEMPLATE), "has no rows"),
     "unknown axis": (
         lambda: agent().map(TABLE, TEMPLATE, vary={"sytem": ["a"]}),

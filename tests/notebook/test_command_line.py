@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from magic_shell import MagicShell
 
+import nbagent
 from nbagent.__main__ import FORMATS, main
 
 RECORD = {"version": 1, "secret": "a tool's result"}
@@ -95,11 +96,36 @@ def test_strip_keeps_the_pictures_and_drops_the_records(
     assert (saved.read_text("utf-8"), len(os.listdir(saved.parent))) == (after, 2)
 
 
+PLAIN = notebook({"metadata": {"nbagent": []}})
+READABLE: dict[str, bytes] = {
+    "plain": PLAIN.encode(),
+    "a mark of UTF-8": codecs.BOM_UTF8 + PLAIN.encode(),
+    "two marks": codecs.BOM_UTF8 * 2 + PLAIN.encode(),
+    "UTF-16": codecs.BOM_UTF16_LE + PLAIN.encode("utf-16-le"),
+    "UTF-16, big end first": codecs.BOM_UTF16_BE + PLAIN.encode("utf-16-be"),
+    "no metadata": notebook({"metadata": {"nbagent": []}}, {"metadata": None}, {}).encode(),
+    "no outputs": PLAIN.replace('"cell_type": "markdown"', '"outputs": null').encode(),
+}
+
+
+@pytest.mark.parametrize("form", READABLE)
+def test_what_one_reader_of_notebooks_takes_the_other_takes_too(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "x.ipynb"
+    file.write_bytes(READABLE[form])
+    assert nbagent.read_notebook(file).runs().empty
+    assert main(["strip", str(file)]) == 0
+    assert "nbagent" not in file.read_text("utf-8")
+    assert "ü" in file.read_text("utf-8")
+
+
 BROKEN = {
     "nothing there": None,
     "no JSON": "{",
     "no notebook": "[1]",
     "cells of another kind": '{"cells": [1]}',
+    "outputs of another kind": '{"cells": [{"outputs": [1]}]}',
+    "metadata of another kind": '{"cells": [{"outputs": [{"metadata": [1]}]}]}',
+    "a mark inside": '{"cells"\ufeff: []}',
     "too deep": "[" * 100_000,
 }
 
@@ -113,6 +139,8 @@ def test_what_is_no_notebook_is_left_as_it_is(
         file.write_text(text)
     assert main(["strip", str(file)]) == 1
     assert "is not a readable notebook" in capsys.readouterr().err
+    with pytest.raises(nbagent.UsageError, match="is not a notebook"):
+        nbagent.read_notebook(file)
     assert [*tmp_path.iterdir()] == ([file] if text is not None else [])
     assert text is None or file.read_text() == text
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from magic_shell import TOOLS, MagicShell, tab
-from servers.model_server import ModelServer
+from servers.model_server import ModelServer, Reply
 from session.approval_stage import Asked, ran
 
 import nbagent
@@ -412,6 +412,16 @@ def test_forget_deletes_a_run_and_with_children_those_that_went_on(shell: MagicS
     assert said.startswith(f"deleted run {first.id[:8]} and 1 run that continued it;")
     assert "_run" not in shell.user_ns
     assert len(nbagent.runs()) == 0
+
+
+def test_doctor_lists_the_workarounds_that_were_learnt(shell: MagicShell) -> None:
+    error = {"error": {"message": "Unsupported parameter: 'temperature'", "param": "temperature"}}
+    with ModelServer([Reply(status=400, error=error), "Fine."]) as server:
+        run = nbagent.Agent("openai:m", base_url=server.url, tools=[], temperature=0.5).run("Go.")
+        assert run.ok, run.error
+        said = shell.said("%agent doctor")
+        (row,) = [line for line in said.splitlines() if line.startswith("workaround")]
+        assert f"m at {server.origin}: temperature=0.5 was left out" in row
 
 
 def test_doctor_shows_the_size_and_offers_to_compact(

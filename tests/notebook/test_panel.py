@@ -257,6 +257,15 @@ def test_a_prompt_that_cannot_be_asked_comes_back(stage: Stage) -> None:
         assert stage.told[-1] == {"kind": "refused", "id": asked, "prompt": prompt}
 
 
+def test_the_field_template_sends_a_prompt_as_typed(stage: Stage) -> None:
+    stage.ask("{{ user | shout }}")
+    assert "in the panel: “off” in the field “Template”" in stage.state["error"]
+    assert any("no name is in the braces" in text for text in stage.run("x^{{2}}").notices)
+    stage.set("template", "off")
+    run = stage.run("{{ user | shout }}")
+    assert (run.prompt, run.notices) == ("{{ user | shout }}", ())
+
+
 @pytest.mark.parametrize("soon", [True, False], ids=["at once", "later"])
 def test_a_run_that_breaks_before_it_begins_loses_no_words(
     stage: Stage, monkeypatch: pytest.MonkeyPatch, soon: bool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from magic_shell import MagicShell
 
-from nbagent import offline
+from nbagent import offline, open_run
 
 NAMES = """
 city, n = "Oslo", 3
@@ -175,3 +175,136 @@ def test_names_of_a_prompt_are_not_the_notebooks_unless_it_has_them(named: Magic
     assert {"_cells", "_error"}.isdisjoint(named.user_ns)
     named.cell("_error, _cells = 'mine', 'too'")
     assert named.agent("--quiet", "{{ _error + _cells }}").record.prompt == "minetoo"
+
+
+JINJA, GITHUB = "looks like Jinja", "looks like GitHub Actions"
+PASTED: dict[str, str] = {
+    # The names that other languages use are not defined here, their forms are no Python.
+    "{% for c in cities %}- {{ c }}\n{% endfor %}": JINJA,
+    "{%- if x -%}a{%- endif -%}": JINJA,
+    "Dear {% include 'name.html' %},": JINJA,
+    "{% for c in cities %}{{ c d }}{% endfor %}": JINJA,
+    "{{ user.name | upper }}": JINJA,
+    "{{ user.name|upper }}": JINJA,
+    "{{ city | title }}": JINJA,
+    "{{ row | list }}": JINJA,
+    "{{ city | shout }}": JINJA,
+    '{{ city | default("x") }}': JINJA,
+    "{{ city | trim | join(', ') }}": JINJA,
+    '{{ when | date: "%Y" }}': JINJA,
+    "{{ x is defined }}": JINJA,
+    "{{- city -}}": JINJA,
+    "{{ loop.index }}": JINJA,
+    "run: ${{ secrets.TOKEN }}": GITHUB,
+    "${{ env.NAME }} and ${{ matrix.os }}": GITHUB,
+    "if: ${{ github.ref == 'main' && success() }}": GITHUB,
+    "{{#if x}}a{{/if}}": "looks like Mustache",
+    "{{> header}}": "looks like Mustache",
+    "{{{ html }}}": "looks like Mustache",
+    "{{ .Values.image }}": "looks like a Go template",
+    "{{ range .Items }}{{ end }}": "looks like a Go template",
+    "x^{{k}}": "looks like LaTeX",
+    "\\frac{{a}}{{b}}": "looks like LaTeX",
+    "\\sum_{{i}} x": "looks like LaTeX",
+}
+
+
+@pytest.mark.parametrize("template", PASTED)
+def test_template_of_another_language_is_one_error_and_is_sent_as_typed_on_request(
+    named: MagicShell, template: str
+) -> None:
+    message = named.refused("%%agent", template).message
+    assert PASTED[template] in message
+    assert "add --no-template" in message
+    assert named.agent("--quiet --no-template", template).record.prompt == template
+
+
+PYTHON: dict[str, str] = {
+    # What looks like another language, and is Python or plain text.
+    "costs ${{ n }}": "costs $3",
+    "{{ {1} | {2} }}": "[1,2]",
+    "{{ True | False }}": "true",
+    "{{-n}}": "-3",
+    "100{% of it %}": "100{% of it %}",
+    "\\newcommand{\\x}{% if wide\n a%}": "\\newcommand{\\x}{% if wide\n a%}",
+    "{{ city if n else 0 }}": "Oslo",
+    "file_{{ city }}.txt": "file_Oslo.txt",
+    "{{ 2 + 2 }}": "4",
+    "{{ 'a text' }}": "a text",
+    "{{'{{'}}": "{{",
+    "{{ '{% if x %}' }}": "{% if x %}",
+    "{{ [i for i in range(2)] }}": "[0,1]",
+}
+
+
+@pytest.mark.parametrize("template", PYTHON)
+def test_what_only_looks_like_another_language_is_evaluated_without_a_warning(
+    named: MagicShell, template: str
+) -> None:
+    run = named.agent("--quiet", template)
+    assert run.record.prompt == PYTHON[template]
+    assert not [text for text in run.record.notices if "--no-template" in text]
+
+
+MISTYPED = ("{{ citys }}", "costs ${{ price }}", "file_{{ nmae }}", '{{ {"a": citys} }}')
+
+
+@pytest.mark.parametrize("template", MISTYPED)
+def test_a_mistyped_name_is_said_to_be_undefined_and_not_to_be_another_language(
+    named: MagicShell, template: str
+) -> None:
+    message = named.refused("%%agent", template).message
+    assert "is not defined" in message
+    assert "add --no-template" in message
+    assert "looks like" not in message
+
+
+LITERALS: dict[str, tuple[str, str]] = {
+    "x^{{2}}": ("x^2", "{{ 2 }}"),
+    "x^{{ 2 }}": ("x^2", "{{ 2 }}"),
+    "10^{{-3}}": ("10^-3", "{{ -3 }}"),
+    "x^{{1/2}}": ("x^0.5", "{{ 1/2 }}"),
+    "\\frac{{1}}{{3}}": ("\\frac13", "{{ 1 }}, {{ 3 }}"),
+    "first {{0}}": ("first 0", "{{ 0 }}"),
+    "{{1,2}}": ("[1,2]", "{{ 1,2 }}"),
+    'say {{"name"}}': ("say name", '{{ "name" }}'),
+    "{{{1}}}": ("[1]", "{{ {1} }}"),
+    "{{1}} {{2}} {{3}} {{4}} {{5}}": ("1 2 3 4 5", "{{ 1 }}, {{ 2 }}, {{ 3 }} and 2 more"),
+}
+
+
+@pytest.mark.parametrize("template", LITERALS)
+def test_value_without_a_name_is_put_in_with_a_warning(named: MagicShell, template: str) -> None:
+    run = named.agent("--quiet", template)
+    prompt, expressions = LITERALS[template]
+    assert run.record.prompt == prompt
+    (notice,) = [text for text in run.record.notices if "--no-template" in text]
+    assert notice.startswith(f"{expressions}: no name is in the braces")
+    assert named.agent("--quiet --no-template", template).record.prompt == template
+
+
+def test_a_run_and_what_shows_itself_are_put_in_as_their_text(named: MagicShell) -> None:
+    named.agent("--quiet --into first", "Hello?")
+    named.cell("from IPython.display import HTML, JSON", "import polars as pl")
+    said = named.agent("--quiet", "{{ first }} {{ HTML('<b>x</b>') }} {{ JSON({'a': 1}) }}")
+    assert said.record.prompt == 'Fine. x {"a":1}'
+    table = named.agent("--quiet", "{{ pl.DataFrame({'n': [n]}) }}").record.prompt
+    assert table == "DataFrame (polars): 1 rows × 1 columns\ndtypes: n Int64\n| n |\n| --- |\n| 3 |"
+
+
+def test_templates_are_turned_off_by_a_setting_for_cells_and_batches(named: MagicShell) -> None:
+    named.cell(
+        "%agent config template=false", "import pandas as pd", "df = pd.DataFrame({'n': [1]})"
+    )
+    assert named.agent("--quiet", "x^{{2}} {{ n }}").record.prompt == "x^{{2}} {{ n }}"
+    named.cell("%%agent --quiet --over df --into batch\nx^{{2}} {{ n }}")
+    (run,) = named.user_ns["batch"].frame().run_id.tolist()
+    assert open_run(run).record.prompt == "x^{{2}} {{ n }}"
+
+
+def test_a_batch_names_a_value_without_a_name_and_refuses_jinja(named: MagicShell) -> None:
+    named.cell("import pandas as pd", "df = pd.DataFrame({'n': [1]})")
+    named.cell("%%agent --quiet --over df --into batch\nx^{{2}} {{ n }}")
+    assert "{{ 2 }}: no name is in the braces" in str(named.user_ns["batch"].progress)
+    message = named.refused("%%agent --over df", "{{ n | shout }}").message
+    assert "looks like Jinja" in message

@@ -5,56 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from servers.error_bodies import BUSY, HTTP, gemini, openai
+from servers.error_bodies import BUSY, HTTP, INNER_ERRORS, LONG_LIMITS, gemini, openai, waits
+from servers.overflow_words import ANSWERS_TOO_LONG, NO_OVERFLOWS, OVERFLOWS
 
+from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import register_secret
 from nbagent.providers.http_errors import response_error, stream_error
 from nbagent.providers.transport.sse import fix_surrogates
 
-# Who says it: how many tokens were asked, how many it takes, and the words.
-SAID: dict[str, tuple[int | None, int | None, str]] = {
-    "OpenAI": (10_232, 8_192, "This model's maximum context length is 8192 tokens. However, your "
-        "messages resulted in 10232 tokens. Please reduce the length of the messages."),
-    "DeepSeek": (69_000, 65_536, "This model's maximum context length is 65536 tokens. However, "
-        "you requested 69648 tokens (69000 in the messages, 648 in the completion)."),
-    "OpenAI Responses": (None, None, "Your input exceeds the context window of this model."),
-    "Azure": (300_000, 272_000, "Input tokens exceed the configured limit of 272000 tokens. Your "
-        "messages resulted in 300,000 tokens. Please reduce the length of the messages."),
-    "Anthropic": (213_462, 200_000, "prompt is too long: 213462 tokens > 200000 maximum"),
-    "Anthropic, with the answer": (199_759, 200_000, "input length and `max_tokens` exceed "
-        "context limit: 199759 + 8192 > 200000, decrease input length or `max_tokens` and try "
-        "again"),
-    "Gemini": (1_196_265, 1_048_575, "The input token count (1196265) exceeds the maximum number "
-        "of tokens allowed (1048575)."),
-    "Mistral": (40_000, 32_768, "Prompt contains 40000 tokens and 0 draft tokens, too large for "
-        "model with 32768 maximum context length"),
-    "xAI": (537_812, 131_072, "This model's maximum prompt length is 131072 but the request "
-        "contains 537812 tokens."),
-    "Cohere": (5_000, 4_081, "too many tokens: total number of tokens in the prompt cannot "
-        "exceed 4081 - received 5000."),
-    "Moonshot": (9_000, 8_192, "Invalid request: Your request exceeded model token limit: 8192 "
-        "(requested: 9000)"),
-    "Bedrock": (None, None, "Input is too long for requested model."),
-    "OpenRouter": (139_000, 128_000, "This endpoint's maximum context length is 128000 tokens. "
-        "However, you requested about 140000 tokens (139000 of text input, 1000 in the output)."),
-    "vLLM": (4_176, 1_536, "This model's maximum context length is 1536 tokens. However, your "
-        "request has 4176 input tokens. Please reduce the length of the input messages."),
-    "vLLM, older": (25_938, 4_096, "The prompt (total length 25938) is too long to fit into the "
-        "model (context length 4096)."),
-    "SGLang": (9_000, 8_192, "Input (9000 tokens) is longer than the model's context length "
-        "(8192 tokens)."),
-    "TGI": (9_000, 8_193, "`inputs` tokens + `max_new_tokens` must be <= 8193. Given: 9000 "
-        "`inputs` tokens and 100 `max_new_tokens`"),
-    "llama.cpp": (5_000, 4_096, "request (5000 tokens) exceeds the available context size (4096 "
-        "tokens), try increasing it"),
-    "LM Studio": (None, None, "The number of tokens to keep from the initial prompt is greater "
-        "than the context length."),
-    "Ollama": (None, None, "input length exceeds context length"),
+FIELDS: dict[str, tuple[int | None, int | None, str]] = {
     "llama.cpp's fields": (9, 8, "no"),
     "a number that is none": (None, 8_192, "prompt is too long: 99999999999999999 tokens > 8192 "
         "maximum"),
 }  # fmt: skip
+SAID = OVERFLOWS | {f"max_tokens: {name}": row for name, row in ANSWERS_TOO_LONG.items()} | FIELDS
 
 
 @pytest.mark.parametrize(("asked", "takes", "said"), SAID.values(), ids=SAID)
@@ -71,17 +36,33 @@ def test_the_words_of_many_servers_are_known_and_their_sizes_read(
         assert fault.details.get("context_tokens") == takes
 
 
+@pytest.mark.parametrize("name", SAID)
+def test_max_tokens_is_blamed_where_the_server_blames_it_alone(name: str) -> None:
+    fault = response_error(400, {}, {"error": {"message": SAID[name][2]}})
+    blamed = fault.details.get("too_large") == "max_tokens"
+    assert blamed == name.startswith("max_tokens: ")
+
+
+@pytest.mark.parametrize("status", [400, 413, 429])
+@pytest.mark.parametrize("said", NO_OVERFLOWS.values(), ids=NO_OVERFLOWS)
+def test_other_limits_are_no_overflow(said: str, status: int) -> None:
+    body = {"error": {"message": said, "type": "request_too_large"}}
+    assert response_error(status, {}, body).code != "LLM_CONTEXT_OVERFLOW"
+    assert stream_error(body).code != "LLM_CONTEXT_OVERFLOW"
+
+
+@pytest.mark.parametrize("code", ["context_length_exceeded", "model_context_window_exceeded"])
+def test_a_code_of_its_own_needs_no_words(code: str) -> None:
+    assert response_error(400, {}, openai(code, "no")).code == "LLM_CONTEXT_OVERFLOW"
+
+
 @pytest.mark.parametrize(
-    "fault",
-    [
-        {"message": "Request too large for gpt-4 on tokens per min (TPM): Limit 1, Requested 2."},
-        {"message": "max_tokens is too large: 99999. This model supports at most 16384."},
-        {"type": "request_too_large", "message": "Request exceeds the maximum size"},
-    ],
-    ids=["tokens per minute", "answer too long", "bytes"],
+    "piece", ["prompt ", "max_tokens ", "context length ", "exceed ", "token ", "1 ", "(", "is of "]
 )
-def test_other_limits_of_size_are_no_overflow(fault: dict[str, Any]) -> None:
-    assert response_error(413, {}, {"error": fault}).code == "LLM_HTTP_ERROR"
+def test_hostile_words_are_read_in_time(piece: str) -> None:
+    """A quadratic rule would need minutes for a text of 200 kB."""
+    fault = response_error(400, {}, {"error": {"message": piece * (200_000 // len(piece))}})
+    assert fault.code in ("LLM_HTTP_ERROR", "LLM_CONTEXT_OVERFLOW")
 
 
 WAIT = gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"})
@@ -116,6 +97,101 @@ def test_what_the_server_said_is_one_line_of_the_error_beside_its_code_and_wait(
     fault = response_error(status, headers, body)
     assert (fault.code, fault.retryable, fault.server_text) == (code, retryable, said)
     assert fault.retry_after_s == wait_s
+
+
+@pytest.mark.parametrize("name", waits())
+def test_a_wait_is_read_where_the_server_writes_it(name: str) -> None:
+    headers, body, between = waits()[name]
+    fault = response_error(429, headers, body)
+    assert (fault.code, fault.retryable) == (BUSY, True)
+    if between is None:
+        assert fault.retry_after_s is None
+    else:
+        assert fault.retry_after_s is not None
+        assert between[0] <= fault.retry_after_s <= between[1]
+        assert ("It asks to wait" in fault.message) == (between[0] > 60)
+
+
+@pytest.mark.parametrize(("said", "period"), LONG_LIMITS)
+def test_a_limit_of_a_day_or_longer_is_final_and_named(said: Any, period: str) -> None:
+    body: Any = {"error": {"message": said}} if isinstance(said, str) else said
+    fault = response_error(429, {"retry-after": "1"}, body)
+    assert fault.retryable == (period == "")
+    assert fault.code == ("LLM_QUOTA_EXCEEDED" if period else BUSY)
+    assert (f"the provider's {period} limit is reached" in fault.message) == bool(period)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "words"), INNER_ERRORS.values(), ids=INNER_ERRORS
+)
+def test_an_error_inside_a_text_is_read(status: int, body: Any, code: str, words: str) -> None:
+    fault = response_error(status, {}, body)
+    assert (fault.code, fault.server_text) == (code, words)
+    assert fault.status == status
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x: " + '{"error":' * 5_000 + "1" + "}" * 5_000,
+        "{'error': " + "[" * 9_000,
+        "{" * 100_000,
+        "{'error': " + "1" * 7_000 + "x}",
+        "{'" + "\\'" * 3_900 + "}",
+        "wait" + " " * 7_900 + "wait in" * 500 + "{",
+        '{"error": {"message": "' * 300,
+        "{'error': " + "-" * 15_000 + "1}",
+        "{'error': " + "not " * 4_000 + "1}",
+        'x {"error": {"message": ' + '"' + "\\" * 15_000 + '"}}',
+    ],
+    ids=[
+        "JSON",
+        "Python",
+        "brackets",
+        "digits",
+        "quotes",
+        "waits",
+        "unfinished",
+        "signs",
+        "nots",
+        "escapes",
+    ],
+)
+def test_hostile_nesting_in_a_text_is_shown_as_text(text: str) -> None:
+    fault = response_error(400, {}, {"error": {"message": text}})
+    assert fault.code == HTTP
+    assert len(fault.message) < 1_000
+
+
+def test_errors_inside_errors_are_read_to_a_bound() -> None:
+    text = "the innermost words"
+    for _ in range(12):  # Each doubles the signs that escape.
+        text = dump_json({"error": {"message": text}}).decode()
+    fault = response_error(400, {}, {"error": {"message": text}})
+    assert fault.code == HTTP
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "advice"),
+    [
+        (413, "Request Entity Too Large", "Shorten the conversation, or leave out images"),
+        (
+            413,
+            "Request too large on tokens per minute (TPM)",
+            "Shorten the conversation, or choose",
+        ),
+        (
+            400,
+            "max_tokens is too large: 9. This model supports at most 8.",
+            "a smaller max_tokens.",
+        ),
+        (400, ANSWERS_TOO_LONG["vLLM"][2], "Choose a smaller max_tokens."),
+        (400, OVERFLOWS["Bedrock"][2], "Shorten the conversation, or choose a model that takes"),
+        (400, "odd", "Correct the request."),
+    ],
+)
+def test_the_advice_fits_the_limit(status: int, said: str, advice: str) -> None:
+    assert advice in response_error(status, {}, {"error": {"message": said}}).message
 
 
 def test_the_advice_fits_what_was_sent() -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
@@ -386,3 +386,22 @@ def test_conversation_with_tools_goes_over_each_endpoint(
     asked = [turn.response.usage for turn in (*run.turns, *second.turns) if turn.response]
     prompts = [usage.prompt_tokens for usage in asked if usage]
     assert 0 < prompts[0] < prompts[1] < prompts[2]
+
+
+class Place(TypedDict):
+    city: str
+
+
+@pytest.mark.parametrize("provider", ["llamacpp", "openai-responses", "anthropic"])
+def test_an_answer_fits_its_schema_at_each_endpoint(
+    provider: str, own_server: local.ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KEY_OF_THE_SERVER", own_server.key.reveal())
+    where: dict[str, Any] = {"base_url": f"{asyncio.run(own_server.started(60))}/v1"}
+    where["key_variable"] = "KEY_OF_THE_SERVER"
+    agent = nbagent.Agent(f"{provider}:tiny", output=Place, tools="none", max_tokens=300, **where)
+    # The model of the tests answers at random. Only the endpoint that binds a schema needs no call.
+    binds = provider == "llamacpp"
+    run = agent.run("Which?", temperature=0, tool_choice=None if binds else "final_answer")
+    assert isinstance(check_run(run.raise_for_error()).output["city"], str)
+    assert bool(run.turns[0].tool_runs) is not binds

@@ -18,6 +18,7 @@ from servers.model_server import ModelServer, Reply
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
+from nbagent.contracts.secrets import SecretKey
 from nbagent.providers import default_model
 from nbagent.providers.catalogue import find_provider, split_model_id
 
@@ -72,7 +73,7 @@ def test_a_key_goes_only_where_it_was_made_for(
     provider: str, environ: dict[str, str], base_url: str | None, key: str | None
 ) -> None:
     resolved = find_provider(provider).resolve(ProviderConfig(base_url=base_url), environ)
-    assert (resolved.api_key.reveal() if resolved.api_key else None) == key
+    assert (resolved.key.reveal() if isinstance(resolved.key, SecretKey) else None) == key
     if provider == "openai":
         named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
         assert resolved.base_url == (base_url or named or OPENAI)

@@ -126,6 +126,22 @@ def statuses(wire: Dialect) -> dict[str, Case]:
         "status out of range": Case(sends(whole({}, "999 X")), _WRONG, asked=3),
         "429 for 61 s": one("429 X", _LIMITED, "Retry-After: 61", says="61"),
         "429 for ever": one("429 X", _LIMITED, "Retry-After: inf", says="without end"),
+        "429 for 90 s in words": one(
+            "429 X", _LIMITED, says=r"90 s \(until", message="Please try again in 1m30s."
+        ),
+        "429 of a day": one(
+            "429 X",
+            "LLM_QUOTA_EXCEEDED",
+            "Retry-After: 0",
+            says="daily limit",
+            message="Rate limit reached on requests per day (RPD): Limit 200, Used 200",
+        ),
+        "429 that never fits": one(
+            "429 X",
+            _LIMITED,
+            says="Shorten",
+            message="Request too large on tokens per min (TPM): Limit 1, Requested 2",
+        ),
         "429 until tomorrow": one("429 X", _LIMITED, f"Retry-After: {tomorrow}", says=r"86,\d\d\d"),
     } | {
         f"{status} to another host": refuses(
@@ -147,6 +163,7 @@ def passing(wire: Dialect) -> dict[str, Case]:
         return Case(then_fine(bad), text="fine", asked=2)
 
     told = [{"retryDelay": "0.01s"}]
+    inner = {"error": {"code": 429, "message": "no", "details": told}}
     return {
         "429 with a date that is past": once("429 X", "Retry-After: Wed, 21 Oct 2015 07:28:00 GMT"),
         "429 with a negative wait": once("429 X", "Retry-After: -5"),
@@ -154,6 +171,10 @@ def passing(wire: Dialect) -> dict[str, Case]:
         "429 with a wait that is no number": once("429 X", "Retry-After: NaN"),
         "429 in milliseconds": once("429 X", "retry-after-ms: 3", "Retry-After: 3600"),
         "429 with a wait in the body": once("429 X", body={"error": {"details": told}}),
+        "429 with a wait in words": once("429 X", body=wire.error("Please try again in 10ms.")),
+        "429 with a wait in a text": once("429 X", body={"error": {"message": json.dumps(inner)}}),
+        "429 inside a 500": once("500 X", body={"error": {"message": json.dumps(inner)}}),
+        "429 with a reset": once("429 X", "x-ratelimit-reset-tokens: 20ms"),
         "502 web page once": once("502 X", "Retry-After: 0", body=b"<html>\nBad gateway</html>"),
         "overloaded inside a 200": once("200 OK", body={"error": {"type": "overloaded_error"}}),
     }

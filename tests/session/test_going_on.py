@@ -17,7 +17,7 @@ from nbagent.contracts.messages import CONTINUE_PROMPT, Message, ToolCall
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import ForkedFrom, ToolResult
 from nbagent.providers.offline import ScriptedAnswer, call, calls, error, reasoning, script, step
-from nbagent.session.plan import DEFERRED_NOTICE
+from nbagent.session.run_notices import DEFERRED_NOTICE
 from nbagent.session.stores import close_stores
 from nbagent.settings.options import RunOptions
 from nbagent.store.rows import to_notebook_json

@@ -13,6 +13,7 @@ from servers.model_server import ModelServer
 
 import nbagent
 from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.notebook import reports
 
 KEY = "sk-canary-0123456789abcdef"
 COLUMNS = {
@@ -31,6 +32,12 @@ def listed(provider: str | None = None, **options: Any) -> dict[str, dict[str, A
     assert {name: str(dtype) for name, dtype in frame.dtypes.items()} == COLUMNS
     frame["id"] = frame["id"].fillna(frame["provider"].astype("string") + ":")
     return {row.pop("id"): row for row in frame.to_dict("records")}
+
+
+def test_the_doctor_names_the_variables_of_every_row() -> None:
+    doctor = str(reports.doctor())
+    for name in ("XAI_API_KEY", "ZAI_API_KEY", "HF_TOKEN", "AWS_BEARER_TOKEN_BEDROCK"):
+        assert name in doctor
 
 
 def test_what_can_be_asked_is_the_offline_model_and_who_has_a_key_and_nobody_is_asked(

@@ -78,11 +78,85 @@ def test_an_answer_by_a_call_is_the_value_and_its_rows(kind: str) -> None:
     assert nbagent.open_run(run.id).output == value
 
 
-def test_an_answer_in_text_counts_too_when_it_fits() -> None:
-    plain = '{"name": "Oslo", "population": "717710"}'
-    for text in plain, f"```json\n{plain}\n```":
-        run, _ = ran(text)
-        assert run.output == City(**OSLO)
+PLAIN, OTHER = '{"name": "Oslo", "population": "717710"}', '{"name": "Rome", "population": 1}'
+TAKEN: dict[str, str] = {
+    "plain": PLAIN,
+    "a fence": f"```json\n{PLAIN}\n```",
+    "a fence of CRLF": f"```json\r\n{PLAIN}\r\n```\r\n",
+    "a fence without a language": f"```\n{PLAIN}\n```",
+    "a fence of tildes": f"~~~json\n{PLAIN}\n~~~",
+    "a fence in one line": f"```json {PLAIN} ```",
+    "a fence that does not end": f"```json\n{PLAIN}\n",
+    "a BOM": f"\ufeff{PLAIN}",
+    "a BOM and a fence": f"\ufeff```json\n{PLAIN}\n```",
+    "words before a fence": f"Here it is:\n\n```json\n{PLAIN}\n```",
+    "words behind a fence": f"```json\n{PLAIN}\n```\nTell me if you need more.",
+    "an indented fence": f"1. It is\n   ```json\n   {PLAIN}\n   ```",
+    "the first of two fences": f"```json\n{PLAIN}\n```\nor\n```json\n{OTHER}\n```",
+    "a fence of something else first": f"```python\nprint(1)\n```\n```json\n{PLAIN}\n```",
+    "a fence that does not fit first": f'```json\n{{"a": 1}}\n```\n```json\n{PLAIN}\n```',
+    "words before": f"The answer: {PLAIN}",
+    "words behind": f"{PLAIN}\n\nThat is all.",
+    "words around": f"I looked [1] at {{both}}; {PLAIN} is larger.",
+    "twice the same": f"{PLAIN}\n\nAgain: {PLAIN}",
+    "beside an object that does not fit": f'Of {{"n": 2}} cities: {PLAIN}',
+    "a comma after the last field": PLAIN.replace("}", ",\n}"),
+    "brackets in a text": 'It is {"name": "Oslo", "population": 717710, "note": "}]{ \\" ```"}.',
+}
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_an_answer_in_text_counts_at_once_when_it_fits(kind: str) -> None:
+    run, model = ran(TAKEN[kind])
+    assert run.output == City(**OSLO)
+    assert len(model.requests) == 1
+    assert nbagent.open_run(run.id).output_as(City) == City(**OSLO)
+
+
+LISTS: dict[str, list[int] | None] = {
+    "[1, 2,]": [1, 2],
+    "```json\n[1, 2]\n```": [1, 2],
+    "They are: [1, 2]": [1, 2],
+    "[1, 2] are they.": [1, 2],
+    'So {"answer": [1, 2]}, I think.': [1, 2],
+    "As [1] says, none.": None,
+    "[1], [2]": None,
+    "1, 2": None,
+}
+
+
+@pytest.mark.parametrize("text", LISTS)
+def test_a_list_in_text_counts_if_it_is_no_citation(text: str) -> None:
+    good = call("final_answer", answer=[7])
+    run, model = ran(text, good, output=list[int])
+    assert run.output == (LISTS[text] or [7])
+    assert len(model.requests) == (1 if LISTS[text] else 2)
+
+
+NOT_TAKEN: dict[str, tuple[str, str]] = {
+    "two that differ": (f"Either {PLAIN} or {OTHER}.", "several JSON values"),
+    "a part of a broken one": (f'{{"city": {PLAIN}, oops', "no JSON"),
+    "a part of a larger one": (f'{{"city": {PLAIN}}}', "name: Field required"),
+    "cut off": (PLAIN[:-5], "no JSON"),
+    "cut off in a fence": (f"```json\n{PLAIN[:-5]}\n```", "no JSON"),
+    "in a text": (dumps(PLAIN), "should be an object"),
+    "in code": (f"```python\ncity = {PLAIN}\n```", "no JSON"),
+    "of Python": ("{'name': 'Oslo', 'population': 1}", "no JSON"),
+    "two commas": ('{"name": "Oslo",, "population": 1}', "no JSON"),
+    "many open brackets": ("{[" * 50_000, "no JSON"),
+    "many brackets": ("{}" * 50_000 + "x", "name: Field required"),
+    "many fences": ("```\n" * 20_000, "no JSON"),
+    "many quotes": ('{"' * 50_000, "no JSON"),
+}
+
+
+@pytest.mark.parametrize("kind", NOT_TAKEN)
+def test_json_that_may_not_be_the_answer_is_asked_for_again(kind: str) -> None:
+    text, why = NOT_TAKEN[kind]
+    run, model = ran(text, call("final_answer", OSLO))
+    assert run.output == City(**OSLO)
+    assert len(model.requests) == 2
+    assert why in model.requests[1].messages[-1].text
 
 
 WRONG: dict[str, tuple[Any, str]] = {

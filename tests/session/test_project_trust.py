@@ -128,6 +128,27 @@ def test_a_setting_of_a_project_counts_only_as_it_was_allowed(name: str, project
     assert door.read(ask(own_model=door.own_model)) == door.expected, "as it was allowed"
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("project_id = 'theirs'", "organization_id = 'theirs'", "key_variable = 'HF_TOKEN'"),
+        *("base_url = 'https://evil.example'", "api_key = 'sk-0123456789abcdef'"),
+        *(f"model = '{name}:m'" for name in ("bedrock", "vertex", "huggingface", "zai")),
+    ],
+)
+def test_a_project_chooses_no_server_key_or_account(
+    line: str, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HF_TOKEN", "ZAI_API_KEY", "AWS_BEARER_TOKEN_BEDROCK", "AWS_REGION"):
+        monkeypatch.setenv(name, "us-east-1-0123456789")
+    write(project, line)
+    sent = ask()
+    settings = current_settings()
+    assert (settings.project_id, settings.organization_id, settings.base_url) == (None, None, None)
+    assert (settings.key_variable, settings.model) == (None, None)
+    assert sent.run.text == "Mine."
+
+
 def entry_texts(folder: Path) -> dict[str, str]:
     entry = entry_of(folder)
     assert entry is not None

@@ -11,6 +11,8 @@ import os
 import re
 import shutil
 import sqlite3
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Generator
@@ -37,7 +39,7 @@ from nbagent.providers.offline import call, calls, delay, script, step
 from nbagent.session import active_run
 from nbagent.session.frontend import use_frontend
 from nbagent.session.stores import close_stores, current_store
-from nbagent.store import database
+from nbagent.store import connections, database
 from nbagent.store.writer import Store
 
 
@@ -135,6 +137,12 @@ def locked() -> Generator[None]:
             other.execute("ROLLBACK")
 
 
+def shorten_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait shortly for a locked store: where it is opened, and in a transaction."""
+    for room in (connections, database):
+        monkeypatch.setattr(room, "BUSY_TIMEOUT_S", 0.3)
+
+
 @pytest.mark.parametrize("way", ["full", "deleted", "replaced", "locked"])
 def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_loudly(
     way: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -143,7 +151,7 @@ def test_a_disk_that_fails_in_the_middle_moves_the_runs_into_memory_and_says_so_
     assert path is not None
     lock = ExitStack()
     if way == "locked":
-        monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
+        shorten_wait(monkeypatch)
 
     def spoil() -> str:
         """Spoil the disk."""
@@ -347,7 +355,7 @@ def test_a_stop_during_the_wait_cuts_the_tools_at_once_and_loses_no_turn() -> No
 def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(database, "BUSY_TIMEOUT_S", 0.3)
+    shorten_wait(monkeypatch)
     agent = nbagent.Agent(model=script(["One.", "Two."]), tools=[])
     home = Path(os.environ["NBAGENT_HOME"])
     home.mkdir(parents=True)
@@ -362,3 +370,32 @@ def test_a_run_that_cannot_begin_because_the_file_stays_locked_is_one_clear_erro
     assert current_store().path is not None
     assert agent.run("Go.").text == "One."
     assert len(nbagent.runs()) == 1
+
+
+SCRIPT = """
+import nbagent
+def broken(event):
+    raise ValueError("no")
+agent = nbagent.Agent(model="offline:demo", tools=["skills"], **{options})
+agent.run("Hello.", on_event=broken)
+"""
+WARNINGS = ("is not audited", "on_event was detached", "the skill 'empty' is skipped")
+
+
+@pytest.mark.parametrize("options", [{}, {"echo": True}, {"quiet": True}], ids=str)
+def test_a_script_prints_each_warning_once(tmp_path: Path, options: dict[str, Any]) -> None:
+    skill = tmp_path / ".agents/skills/empty"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: empty\n---\n")
+    (tmp_path / "file").touch()
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(options=options)],
+        cwd=tmp_path,
+        env={**os.environ, "NBAGENT_HOME": str(tmp_path / "file" / "no folder")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout + done.stderr
+    assert [printed.count(warning) for warning in WARNINGS] == [1, 1, 1], printed
+    assert printed.count("RUNS ARE NOT SAVED ON DISK") == ("quiet" not in options)

@@ -384,7 +384,7 @@ def test_a_store_that_another_process_has_locked_is_no_strangers(
 ) -> None:
     project = tmp_path / "project"
     use_once(project)
-    monkeypatch.setattr("nbagent.store.database.BUSY_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("nbagent.store.connections.BUSY_TIMEOUT_S", 0.01)
     with closing(sqlite3.connect(project / ".nbagent/runs.sqlite")) as other:
         other.execute("PRAGMA locking_mode = EXCLUSIVE")
         other.execute("BEGIN EXCLUSIVE")

@@ -21,13 +21,16 @@ import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, timedelta
+from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 import matplotlib.figure
 import numpy as np
 import pandas as pd
+import polars as pl
 import pydantic
-from IPython.display import Markdown
+from IPython import display
 from PIL import Image as Pillow
 
 VALUES: dict[str, tuple[Callable[[], Any], str]] = {}
@@ -258,5 +261,203 @@ put("fifty pictures", lambda: [picture("L", (i + 1, 9)) for i in range(50)], "on
 # What shows itself
 put("bundle", WithBundle, "Figure({'data': []})")
 put("own PNG", WithPng, "[image: PNG picture, 30×20 px]")
-put("IPython Markdown", lambda: Markdown("# Title"), "# Title")
+HTML_TABLE = (
+    "<table><tr><th>city</th><th>n</th></tr> <tr><td>Oslo &amp; co</td><td>1</td></tr></table>"
+)
+
+
+def given_data(data: Any, *_: Any) -> Any:
+    return data
+
+
+def showing(*forms: tuple[str, Any], **methods: Any) -> Any:
+    """A value whose class has only display methods."""
+    made = {f"_repr_{form}_": functools.partial(given_data, data) for form, data in forms}
+    return type("Shows", (), {**made, **methods})()
+
+
+class NamesItself:
+    """It has HTML, and a repr that says more."""
+
+    def _repr_html_(self) -> str:
+        return "<div>a widget</div>"
+
+    def __repr__(self) -> str:
+        return "<xarray.Dataset> x: 3"
+
+
+class ShowsItself:
+    """Its data is itself."""
+
+    def _repr_json_(self) -> Any:
+        return {"me": self}
+
+
+class BundleOfHtml:
+    """Its plain text says nothing."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {"text/plain": repr(self), "text/html": "<p>from the bundle</p>", "image/png": 5}
+
+
+put("IPython Markdown", lambda: display.Markdown("# Title"), "# Title")
+put("IPython HTML", lambda: display.HTML("<h1>Hello</h1><p>wor<b>ld</b>"), "Hello\nworld")
+put("IPython Latex", lambda: display.Latex("$$x^2$$"), "$$x^2$$")
+put("IPython Math", lambda: display.Math("x^2"), "$\\displaystyle x^2$")
+put("IPython JSON", lambda: display.JSON({"a": [1]}), '{"a":[1]}')
+put("IPython JSON, expanded", lambda: display.JSON([1, 2], expanded=True), "[1,2]")
+put("IPython SVG", lambda: display.SVG("<svg><text>hi</text></svg>"), "<text>hi</text>")
+put("IPython Pretty", lambda: display.Pretty("as it is"), "as it is")
+put("IPython Javascript", lambda: display.Javascript("alert(1)"), "alert(1)")
+put("IPython IFrame", lambda: display.IFrame("https://e.org/a", 1, 1), "[iframe: https://e.org/a]")
+put(
+    "displays inside",
+    lambda: {"a": [display.HTML("<i>x</i>"), display.JSON({"b": 1})]},
+    '["x",{"b":1}]',
+)
+put("own HTML", lambda: showing(("html", HTML_TABLE)), "| city | n |\n| Oslo & co | 1 |")
+put("own LaTeX", lambda: showing(("latex", "$y$")), "$y$")
+put("own JSON", lambda: showing(("json", {"k": {1, 2}})), '{"k":[1,2]}')
+put("own Markdown", lambda: showing(("markdown", "**b**"), ("html", "<b>b</b>")), "**b**")
+put("own SVG", lambda: showing(("svg", "<svg/>")), "<svg/>")
+put("own pair of data and metadata", lambda: showing(("html", ("<p>p", {"a": 1}))), "p")
+put("own bundle of HTML", BundleOfHtml, "from the bundle")
+put("repr that says more than HTML", NamesItself, "<xarray.Dataset> x: 3")
+put("JSON of itself", ShowsItself, '{"me":"[circular]"}')
+put(
+    "HTML without scripts", lambda: display.HTML("a<script>bad()</script><style>p{}</style>b"), "ab"
+)
+put(
+    "HTML of nothing to read", lambda: display.HTML("<script>bad()</script>"), "[HTML without text]"
+)
+put(
+    "HTML with a link",
+    lambda: display.HTML("see <a href='https://e.org'>it</a>"),
+    "it (https://e.org)",
+)
+put(
+    "HTML with an embedded picture",
+    lambda: display.HTML("<img src='data:x' alt='map'>"),
+    "[image: map]",
+)
+put(
+    "60 MB of HTML",
+    lambda: display.HTML("<p>x</p>" * 7_500_000),
+    "of 60,000,000 characters of HTML left",
+)
+put("60 MB of LaTeX", lambda: display.Latex("x" * 60_000_000), "of 60,000,000 characters left out")
+put("tags without an end", lambda: display.HTML("<a " * 300_000), "<a <a")
+put("comments without an end", lambda: display.HTML("a<!--" * 200_000), "a")
+put(
+    "HTML that is no text",
+    lambda: showing(("html", 5), ("latex", b"x"), ("json", None)),
+    "Shows object",
+)
+put("HTML that raises", lambda: showing(("latex", "$z$"), _repr_html_=lambda _: 1 / 0), "$z$")
+put(
+    "displays that raise",
+    lambda: failing("Bad", object, "_repr_html_", "_repr_json_")(),
+    "Bad object",
+)
+put("bundle that raises", lambda: failing("Bad", WithPng, "_repr_mimebundle_")(), "[image: PNG")
 put("generator that raises", raising, "raised ZeroDivisionError")
+
+
+# DataFrames of other libraries
+def polars_frame() -> Any:
+    """Cells of many types, with missing ones."""
+    cells = {"n": [1, None], "city": ["Oslo", None], "l": [[1, 2], []], "s": [{"x": 1}, None]}
+    return pl.DataFrame(cells)
+
+
+class Streams:
+    """A table of an unknown library that gives its data by Arrow's protocol."""
+
+    def __init__(self) -> None:
+        self.frame = pl.DataFrame({"n": [1, 2]})
+
+    def __len__(self) -> int:
+        return 2
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        return self.frame.__arrow_c_stream__(requested_schema)
+
+
+class NeverComputed:
+    """A lazy table of an unknown library: its stream would compute it."""
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        raise AssertionError("computed")
+
+
+class Lazy:
+    """A source of polars that must not be read."""
+
+    def __call__(self, frame: Any) -> Any:
+        raise AssertionError("computed")
+
+
+put(
+    "polars",
+    polars_frame,
+    '| n | city | l | s |\n| --- | --- | --- | --- |\n| 1 | Oslo | [1,2] | {"x":1} |',
+)
+put("polars dtypes", polars_frame, "dtypes: n Int64, city String, l List(Int64), s Struct(")
+put("polars, title", polars_frame, "DataFrame (polars): 2 rows × 4 columns")
+put("polars series", lambda: pl.Series("score", [1.5]), "| score |\n| --- |\n| 1.5 |")
+put("polars series without a name", lambda: pl.Series([1.5]), "| values |\n| --- |\n| 1.5 |")
+put("polars, empty", pl.DataFrame, "0 rows × 0 columns")
+put("polars, no rows", lambda: pl.DataFrame({"a": []}), "(no rows)")
+put("polars, a million rows", lambda: pl.DataFrame({"a": range(1_000_000)}), "| 999999 |")
+put(
+    "polars, left out", lambda: pl.DataFrame({"a": range(1_000_000)}), "of 1,000,000 rows left out;"
+)
+put(
+    "polars, wide",
+    lambda: pl.DataFrame({f"c{i}": [1] for i in range(3_000)}),
+    "of 3,000 columns left",
+)
+put(
+    "polars, huge cells", lambda: pl.DataFrame({"a": ["x" * 1_000_000] * 20}), "characters left out"
+)
+put(
+    "polars, lazy",
+    lambda: pl.LazyFrame({"a": [1]}).map_batches(Lazy(), schema={"a": pl.Int64}),
+    "dtypes: a Int64\n(all rows left out; ask for a smaller part: call .collect()",
+)
+put("polars inside", lambda: [pl.DataFrame({"a": [1]})], '["DataFrame (polars): 1 rows')
+put("polars expression", lambda: pl.col("a"), "<Expr ['col(")
+put(
+    "polars objects",
+    lambda: pl.DataFrame({"o": pl.Series([BadRepr()], dtype=pl.Object)}),
+    "repr failed",
+)
+put("Arrow's protocol", Streams, "2 rows × 1 columns\ndtypes: n Int64")
+put("Arrow's protocol, lazy", NeverComputed, "NeverComputed object>")
+if find_spec("pyarrow"):  # dask.dataframe needs it, too
+    dask_frames: Any = import_module("dask.dataframe")
+    pa: Any = import_module("pyarrow")
+    put(
+        "pyarrow",
+        lambda: pa.table({"a": [1, None]}),
+        "Table (pyarrow): 2 rows × 1 columns\ndtypes: a Int64\n",
+    )
+    put(
+        "pyarrow, twice the same column",
+        lambda: pa.table([[1], [2]], names=["a", "a"]),
+        "| a | a (2) |",
+    )
+    put("pyarrow batch", lambda: pa.record_batch({"a": [7]}), "| a |\n| --- |\n| 7 |")
+    put("pyarrow chunks", lambda: pa.chunked_array([[7], [8]]), "| 7 |\n| 8 |")
+    put("pyarrow array", lambda: pa.array([7]), "| values |\n| --- |\n| 7 |")
+    put("pyarrow scalar", lambda: pa.scalar(5), "5")
+    put(
+        "dask, lazy",
+        lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1),
+        "DataFrame (dask): rows not computed yet, 1 columns\ndtypes: a int64\n",
+    )
+    put(
+        "dask series, lazy",
+        lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1)["a"],
+        "call .compute() and use its result",
+    )

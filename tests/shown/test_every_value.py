@@ -26,7 +26,7 @@ from nbagent.contracts.tools import ToolOutcome
 from nbagent.providers.offline import call, calls, script
 from nbagent.shown.images import IMAGE_BYTES
 from nbagent.shown.texts import BUDGET_CHARS, cut_middle, readable, visible
-from nbagent.shown.values import to_json_within, to_parts, to_text
+from nbagent.shown.values import to_json_within, to_parts, to_prompt_parts, to_text
 from nbagent.tools.functions.outcome import MAX_RESULT_CHARS, value_outcome
 
 LIMIT_S = 16.0
@@ -186,7 +186,8 @@ def test_stop_ends_a_result_that_would_never_be_read() -> None:
 def test_showing_values_imports_no_heavy_package() -> None:
     code = (
         "import sys\nfrom nbagent.shown.values import to_text\nto_text([object(), {1: 2}])\n"
-        "print([m for m in ('pandas', 'numpy', 'matplotlib', 'PIL') if m in sys.modules])"
+        "print([m for m in ('pandas', 'numpy', 'matplotlib', 'PIL', 'narwhals', 'IPython') "
+        "if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -279,3 +280,13 @@ def test_huge_cells_of_many_rows_are_not_written_out(kind: str) -> None:
 )
 def test_what_is_hidden_in_a_text_is_seen_by_a_person(text: str, seen: str, read: str) -> None:
     assert (visible(text), readable(text)) == (seen, read)
+
+
+def test_a_run_in_a_prompt_is_its_whole_text_and_inside_other_values_too() -> None:
+    run = nbagent.Agent(model=script(["word " * 10_000 + "end"])).run("Go.")
+    (part,) = to_prompt_parts(run)
+    assert isinstance(part, TextPart)
+    assert part.text == run.text
+    assert len(part.text) == 50_003
+    short = nbagent.Agent(model=script(["Oslo."])).run("Go.")
+    assert to_text({"first": short}) == '{"first":"Oslo."}'

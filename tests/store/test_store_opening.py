@@ -15,9 +15,10 @@ from made_records import plain_run, record_of, write
 
 import nbagent
 from nbagent.contracts.errors import StoreError
+from nbagent.store import connections
 from nbagent.store import database as database_room
 from nbagent.store.columns import APPLICATION_ID, OLDEST_VERSION, VERSION
-from nbagent.store.database import file_system
+from nbagent.store.connections import file_system
 from nbagent.store.writer import Store
 
 RUN = "a" * 16
@@ -147,7 +148,7 @@ def test_what_cannot_be_written_is_read_into_memory(
     events = plain_run(2, run_id=RUN)
     with contextlib.closing(Store.open(tmp_path)) as store:
         write(store, events)
-    connect = database_room._connect  # pyright: ignore[reportPrivateUsage]
+    connect = database_room.connect
 
     # Root may write anywhere: SQLite and the lock are told instead that they may not.
     def read_only(path: Path, how: str = "mode=ro", **folder: Any) -> sqlite3.Connection:
@@ -157,7 +158,7 @@ def test_what_cannot_be_written_is_read_into_memory(
         raise PermissionError(13, "readonly")
 
     if what == "file":
-        monkeypatch.setattr(database_room, "_connect", read_only)
+        monkeypatch.setattr(database_room, "connect", read_only)
     else:
         monkeypatch.setattr(database_room, "opening_lock", refused)
     store = Store.open(tmp_path)
@@ -193,7 +194,7 @@ def test_network_file_system_gets_a_rollback_journal_and_a_warning(
     def of_a_network(folder: Path) -> str:
         return "nfs4"
 
-    monkeypatch.setattr(database_room, "file_system", of_a_network)
+    monkeypatch.setattr(connections, "file_system", of_a_network)
     with contextlib.closing(Store.open(tmp_path)) as store:
         assert "nfs4" in (store.warning or "")
         write(store, plain_run(1, run_id=RUN))

@@ -71,6 +71,7 @@ def test_two_functions_of_one_tool_name_are_refused() -> None:
         ("populaton", "did you mean 'population'"),
         ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
+        ("a__count", "did you mean 'a.count'"),
     ],
 )
 def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None:

@@ -120,6 +120,21 @@ def test_an_error_at_a_limit_says_which_limit_and_how_to_raise_it(case: str) -> 
     assert bool(option) != ("fixed limit" in error), "a limit is raised by an option, or fixed"
 
 
+@pytest.mark.parametrize("limit", [100, 1_000_000])
+@pytest.mark.parametrize("tools", [["fs.read"], ["fs.read", "fs.search"]], ids=str)
+def test_a_hint_names_only_tools_that_are_offered(
+    tmp_path: Path, tools: list[str], limit: int
+) -> None:
+    (tmp_path / "long.txt").write_text("x" * 60_000)
+    policy = ToolPolicy(limits=ToolLimits(max_read_bytes=limit))
+    model = script([call("fs.read", path="long.txt"), "Done."])
+    run = check_run(nbagent.Agent(model, tools=tools, policy=policy).run("Go."), model)
+    (tool_run,) = run.turns[0].tool_runs
+    assert tool_run.result is not None
+    assert tool_run.result.ok == (limit > 100)
+    assert ("fs.search" in tool_run.result.to_json().decode()) == ("fs.search" in tools)
+
+
 def test_the_card_of_a_result_that_was_cut_says_the_limit() -> None:
     model = script([call("long"), "Done."])
     run = nbagent.Agent(model, tools=[long]).run("Go.")

@@ -85,6 +85,46 @@ def test_failure_is_typed(door: Door, tool: str, code: str, words: str) -> None:
     assert words in error.message
 
 
+ERROR_FLAGS: dict[str, tuple[Any, bool]] = {
+    # What a server writes as `isError`, and if it is an error.
+    "null": (None, False),
+    "false": (False, False),
+    "true": (True, True),
+    "zero": (0, False),
+    "one": (1, True),
+    "empty text": ("", False),
+    "text false": ("False", False),
+    "text true": ("true", True),
+    "another text": ("timeout", True),
+    "empty list": ([], False),
+    "an object": ({"code": 5}, True),
+}
+
+
+@pytest.mark.parametrize(("flag", "is_error"), ERROR_FLAGS.values(), ids=ERROR_FLAGS)
+def test_error_flag_of_any_type_is_read(door: Door, flag: Any, is_error: bool) -> None:
+    outcome = door.call("mixed", isError=flag)
+    assert outcome.result.ok is not is_error
+    shown = outcome.result.error.message if outcome.result.error else outcome.result.data
+    assert shown == "a result"
+
+
+def test_content_that_is_null_is_none(door: Door) -> None:
+    assert door.data("mixed", content=None) == []
+    assert door.data("mixed", content=None, structuredContent={"n": 1}) == {"n": 1}
+    assert door.error("mixed", content="text").code == "E_TOOL_FAILED"
+
+
+def test_batch_is_refused_at_once_and_other_lists_on_stdout_are_only_logged(door: Door) -> None:
+    for other in ([], [1, 2], ["jsonrpc"], [{"level": "info"}], [["jsonrpc"]]):
+        assert door.data("batch", list=other) == "done"
+    error = door.error("batch")
+    assert error.code == "E_TOOL_FAILED"
+    assert "answered with a JSON batch (a list of messages)" in error.message
+    assert "\n" not in error.message
+    assert door.data("echo", text="on") == '{"text": "on"}'
+
+
 def test_calls_run_beside_each_other_and_show_their_progress(door: Door) -> None:
     def echo(text: str) -> Any:
         return door.data("echo", text=text)
@@ -230,8 +270,8 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Star
     assert len(door.specs["own__long"].description) <= 4_000
     (warning,) = door.host.warnings
     assert "501 tools" in warning
-    assert "('badschema', 'none', 'without a name', 't481'" in warning
-    assert "own__t480" in door.specs
+    assert "('badschema', 'none', 'without a name', 't479'" in warning
+    assert "own__t478" in door.specs
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
@@ -240,10 +280,17 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Star
     [
         (["--broken"], {}, ["ended at once", "no database at db.example", "check its command"]),
         (["--nonsense"], {}, ["validation error", "tools"]),
+        (["--batch"], {}, ["answered with a JSON batch", "newer version of the server"]),
         (["--silent"], {"start_timeout": 0.6}, ["within 0.6 s", "Welcome", "start_timeout="]),
         ([], {"command": ["no-such-4711"]}, ["no-such-4711", "check its command"]),
     ],
-    ids=["ends at once", "breaks the protocol", "never answers", "no command"],
+    ids=[
+        "ends at once",
+        "breaks the protocol",
+        "answers in a batch",
+        "never answers",
+        "no command",
+    ],
 )
 def test_server_that_does_not_start_says_why(
     start: Start, flags: list[str], options: dict[str, Any], words: list[str]
@@ -384,6 +431,33 @@ def test_redirect_elsewhere_is_not_followed(start: Start) -> None:
                 start(url=odd.url, headers=headers).listed()
         assert odd.requests
         assert not thief.requests
+
+
+# What a server sends as its next cursor, and how many pages are asked for.
+PAGES = {"--stuck": 2, "--cycle": 3, "--endless": 50, "--empty": 1, "--null": 1, "--number": 3}
+
+
+@pytest.mark.parametrize("modern", [[], ["--modern"]], ids=["older", "newer"])
+@pytest.mark.parametrize("flag", PAGES)
+def test_listing_ends_whatever_the_cursor_does(start: Start, flag: str, modern: list[str]) -> None:
+    whole, door = start(name="whole").listed(), start(flag, *modern).listed()
+    names = {name.partition("__")[2] for name in door.specs}
+    assert names == {name.partition("__")[2] for name in whole.specs}
+    assert door.host.warnings == (), "no tool of a repeated page is left out"
+    assert [line for line in door.server.log if line.startswith("page")][
+        -1
+    ] == f"page {PAGES[flag]}"
+
+
+@pytest.mark.parametrize("kind", ["application/json", "text/event-stream"])
+def test_batch_over_http_is_refused_at_once(start: Start, kind: str) -> None:
+    message = json.dumps([{"jsonrpc": "2.0", "id": 1, "result": {}}])
+    raw = f"data: {message}\n\n" if "event" in kind else message
+    replies = [Reply(raw=raw.encode(), raw_type=kind)] * 9
+    with ModelServer(replies) as odd, pytest.raises(ToolError) as caught:
+        start(name="odd", url=odd.url).listed()
+    assert "answered with a JSON batch" in caught.value.message
+    assert "\n" not in caught.value.message
 
 
 def test_new_tool_is_listed_once_the_server_says_so(start: Start, url: str) -> None:

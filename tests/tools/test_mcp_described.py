@@ -18,7 +18,7 @@ from servers.mcp_door import hand
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.secrets import redact
 from nbagent.settings.sources import project_folder
-from nbagent.tools.mcp.config import find_server, known_servers, mcp
+from nbagent.tools.mcp.config import configured_servers, find_server, known_servers, mcp
 from nbagent.tools.mcp.connection import Definitions
 from nbagent.tools.mcp.host import ListedTool, build_tools, open_hosts
 from nbagent.tools.mcp.server import McpServer
@@ -143,6 +143,21 @@ def test_server_of_a_file_is_looked_up_anew_each_time(tmp_path: Path, home: Path
     write(own, {"city": {"command": "edited"}})
     (project / ".mcp.json").write_text("{")  # A project's broken file stops nothing of one's own.
     assert find_server("city", project).identity == McpServer("city", command="edited").identity
+
+
+def test_own_servers_are_read_from_the_configuration_folder_and_from_the_one_before_it(
+    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    own = tmp_path / "xdg" / "nbagent" / "mcp.json"
+    before = home / ".config" / "nbagent" / "mcp.json"
+    write(before, {"city": {"command": "before"}, "old": {"command": "old"}})
+    assert find_server("old", tmp_path).identity == McpServer("old", command="old").identity
+    write(own, {"city": {"command": "own"}})
+    assert find_server("city", tmp_path).identity == McpServer("city", command="own").identity
+    assert configured_servers() == ["city", "old"]
+    monkeypatch.setenv("XDG_CONFIG_HOME", "relative")  # Would be in a stranger's folder.
+    assert find_server("city", tmp_path).identity == McpServer("city", command="before").identity
 
 
 @pytest.mark.parametrize("word", ["mcp:cty"])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import polars as pl
 import pytest
 from code_shell import runs_code
 from frontends import StandIn
@@ -303,6 +304,8 @@ HOLDERS: dict[str, tuple[Any, str]] = {
     ),
     "column inside": ({"df": pd.DataFrame({"user": ["ann"], "token": ["t-4"]})}, "t-4"),
     "named series": (pd.Series(["pw-6"], name="password"), "pw-6"),
+    "polars column": (pl.DataFrame({"user": ["ann"], "password": ["pw-8"]}), "pw-8"),
+    "polars column inside": ([pl.DataFrame({"user": ["ann"], "token": ["t-9"]})], "t-9"),
     "address": ("postgres://ann:pw-77@db.example/x", "pw-77"),
     "host folder": (os.path.join(os.getcwd(), "data", "a.csv"), os.getcwd()),
     "source": (leaky_source, "in-the-source"),

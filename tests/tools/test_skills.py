@@ -104,6 +104,75 @@ def test_further_files_are_read_on_demand_and_unknown_skills_name_the_known(stag
     assert stage.error("get_skill", skill_name="raport").message.endswith("there are: report")
 
 
+LONG: dict[str, str] = {
+    "lines": "".join(f"Line {n} of the instructions.\n" for n in range(2_500)),
+    "one line": "x" * 72_144,
+    "to be escaped": '"\n\t' * 20_000,
+    "wide": "指示🙂" * 20_000,
+    "short": "Run it.\n",
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("file", [None, "more.md"])
+def test_a_long_skill_or_file_comes_in_pages_that_say_how_to_go_on(
+    stage: Stage, kind: str, file: str | None
+) -> None:
+    text = LONG[kind].lstrip("\n")
+    stage.write("SKILL.md", SKILL.format(name="report") + text)
+    stage.write("more.md", text)
+    pages: list[str] = []
+    offset: int | None = 0
+    while offset is not None:
+        outcome = stage.call("get_skill", skill_name="report", file=file, offset=offset)
+        page = outcome.result.data
+        pages.append(page["text" if file else "documentation"])
+        assert not outcome.truncated
+        assert ("files" in page) == (file is None and offset == 0)
+        offset = page.get("next_offset")
+        assert page.get("truncated", False) == (offset is not None)
+        assert f"continue with offset={offset}" in page["hint"] if offset else "hint" not in page
+    assert "".join(pages) == text
+    assert len(pages) <= -(-len(text) // 20_000) + 1
+    assert stage.error("get_skill", skill_name="report", offset=10**6).code == "E_INVALID_ARGUMENTS"
+
+
+def test_many_skills_and_many_files_are_listed_in_part_and_say_so(stage: Stage) -> None:
+    for n in range(40):
+        folder = stage.project / f".agents/skills/s{n:02}"
+        folder.mkdir()
+        (folder / "SKILL.md").write_text(f"---\nname: s{n:02}\ndescription: {'d' * 1_500}\n---\n")
+    first = stage.data("list_skills")
+    names = [skill["name"] for skill in first["skills"]]
+    assert f"skills 1 to {len(names)} of 41; continue with offset={len(names)}" == first["hint"]
+    while "next_offset" in first:
+        first = stage.data("list_skills", offset=first["next_offset"])
+        names += [skill["name"] for skill in first["skills"]]
+    assert names == ["report", *(f"s{n:02}" for n in range(40))]
+    for n in range(300):
+        stage.write(f"scripts/{'long' * 12}-{n}.py", "")
+    outcome = stage.call("get_skill", skill_name="report")
+    assert not outcome.truncated
+    page = outcome.result.data
+    assert 0 < len(page["files"]) < 301
+    assert page["files_note"].startswith(f"{301 - len(page['files']):,} more files are not listed")
+
+
+@pytest.mark.parametrize("name", ["skill.md", "Skill.md", "SKILL.MD"])
+def test_a_skill_in_other_letters_is_read_and_the_person_is_told(stage: Stage, name: str) -> None:
+    (stage.skill / "SKILL.md").rename(stage.skill / name)
+    assert stage.data("get_skill", skill_name="report")["files"] == ["scripts/make.py"]
+    assert any(f"rename {name} to SKILL.md" in text for text in stage.host.warnings)
+
+
+def test_of_two_spellings_in_one_folder_only_the_right_one_is_the_skill(stage: Stage) -> None:
+    stage.write("skill.md", SKILL.format(name="other"))
+    if len(os.listdir(stage.skill)) == 2:
+        pytest.skip("the file system ignores case")
+    assert [skill["name"] for skill in stage.data("list_skills")["skills"]] == ["report"]
+    assert stage.host.warnings == ()
+
+
 def test_only_what_was_named_and_is_there_is_offered(stage: Stage, tmp_path: Path) -> None:
     stage.write("SKILL.md", "---\nname: other\ndescription: d\n---\n")
     stage.open("get_skill", "list_skills")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import threading
 import time
-from collections.abc import AsyncGenerator, Generator
+import warnings
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 import pytest
 from annotated_types import Predicate
 from host_door import HostDoor, refused
@@ -228,6 +231,79 @@ def test_object_of_another_loop_says_what_to_do(bench: HostDoor) -> None:
     assert LOOP in refused(here).message
     assert here.error_detail
     assert LOOP in here.error_detail
+
+
+async def fetch() -> int:
+    return 1
+
+
+def run_list_in_new_loop() -> object:
+    waiting = [fetch(), fetch()]
+    return asyncio.new_event_loop().run_until_complete(waiting[0])
+
+
+def run_in_runner() -> object:
+    with asyncio.Runner() as runner:
+        return runner.run(fetch())
+
+
+def run_twice() -> object:
+    try:
+        return asyncio.run(fetch())
+    except RuntimeError:
+        return asyncio.get_event_loop().run_until_complete(fetch())
+
+
+def run_and_raise() -> object:
+    try:
+        return asyncio.run(fetch())
+    except RuntimeError as error:
+        raise ValueError("no weather") from error
+
+
+async def run_in_async() -> object:
+    return asyncio.run(fetch())
+
+
+def no_loop() -> object:
+    raise RuntimeError("the event loop of the mill is broken")
+
+
+IN_A_LOOP: dict[str, tuple[Callable[[], Any], bool]] = {
+    "asyncio.run": (lambda: asyncio.run(fetch()), True),
+    "run_until_complete": (lambda: asyncio.get_event_loop().run_until_complete(fetch()), True),
+    "a new loop": (run_list_in_new_loop, True),
+    "a runner": (run_in_runner, True),
+    "anyio": (lambda: anyio.run(fetch), True),
+    "one after the other": (run_twice, True),
+    "a cause": (run_and_raise, True),
+    "an async def": (run_in_async, True),
+    "another error": (no_loop, False),
+}
+
+
+@pytest.mark.parametrize(("function", "is_advised"), IN_A_LOOP.values(), ids=IN_A_LOOP)
+def test_tool_that_starts_a_loop_in_a_loop_reads_what_to_write_and_warns_nobody(
+    function: Callable[[], Any], is_advised: bool
+) -> None:
+    made = tool(name="work")(function)
+    model = script([call("work"), "Done."])
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        run = asyncio.run(nbagent.Agent(model, tools=[made]).arun("Go."))
+        gc.collect()
+    result = run.turns[0].tool_runs[0].result
+    assert result is not None
+    assert result.error is not None
+    advice = "; write the tool as async def and await the coroutine instead of running it"
+    assert result.error.message.endswith(advice) is is_advised
+    assert [str(each.message) for each in warned if each.category is RuntimeWarning] == []
+
+
+def test_tool_in_a_worker_thread_may_start_a_loop(bench: HostDoor) -> None:
+    assert (
+        bench.run(tool(name="work", threaded=True)(lambda: asyncio.run(fetch()))).result.data == 1
+    )
 
 
 # -- what it gave back or raised; values of every kind are in tests/shown ---------------------

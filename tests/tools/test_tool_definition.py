@@ -3,13 +3,15 @@
 # No `from __future__ import annotations`: the hints of the tools are local.
 
 import asyncio
+import contextlib
 import functools
 import inspect
 import math
+import operator
 import re
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import pytest
@@ -70,6 +72,16 @@ class Counter:
     def kind(cls) -> str:
         return cls.__name__
 
+    @functools.singledispatchmethod
+    def by_type(self, value: int) -> int:
+        return value
+
+    @property
+    def size(self) -> int:
+        return self.n
+
+    two = functools.partialmethod(add, 2)
+
     @tool(name="search", description="Searches.")
     def __call__(self, query: str) -> str:
         return query
@@ -91,7 +103,26 @@ def test_marks_on_methods_serve_every_instance(bench: Any) -> None:
         assert bench.run(target, **arguments).result.data == data
 
 
+unnamed_one: Callable[[int], int] = lambda a: a  # noqa: E731
+
+
 def unfit(frame: object, wrong: type[int]) -> None: ...
+
+
+@functools.singledispatch
+def dispatched(value: int) -> int:
+    return value
+
+
+class Dispatching:
+    @functools.singledispatchmethod
+    def __call__(self, value: int) -> int:
+        return value
+
+
+@contextlib.contextmanager
+def managed(a: int) -> Generator[int]:
+    yield a
 
 
 def made(source: str) -> Any:
@@ -114,6 +145,29 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "unbound method": (lambda: as_tool(Counter.add), "use the method of an instance"),
     "partial with too many": (lambda: as_tool(functools.partial(unfit, 1, 2, 3)), "wrap it in a"),  # pyright: ignore
     "async": (lambda: tool(threaded=True)(asyncio.sleep), "threaded=True"),
+    "single dispatch": (lambda: tool(dispatched), "'dispatched' is a functools.singledispatch"),
+    "single dispatch in tools=": (lambda: as_tool(dispatched), "write a def with hints that calls"),
+    "partial of single dispatch": (
+        lambda: as_tool(functools.partial(dispatched)),
+        "singledispatch",
+    ),
+    "wrapper of single dispatch": (
+        lambda: tool(functools.wraps(dispatched)(lambda *args: dispatched(*args))),
+        "singledispatch",
+    ),
+    "single dispatch of a method": (lambda: as_tool(Counter(1).by_type), "singledispatch"),
+    "single dispatch in a class": (lambda: tool(vars(Counter)["by_type"]), "singledispatch"),
+    "single dispatch of an instance": (lambda: as_tool(Dispatching()), "singledispatch"),
+    "context manager": (lambda: tool(managed), "'managed' is a context manager"),
+    "overload": (lambda: tool(typing.overload(unfit)), "mark the implementation below"),
+    "property": (lambda: tool(vars(Counter)["size"]), "cannot be a tool"),
+    "partial method": (lambda: tool(vars(Counter)["two"]), "cannot be a tool"),
+    "partial of a lambda": (
+        lambda: as_tool(functools.partial(unnamed_one, 1)),
+        "a lambda has no name",
+    ),
+    "instance without a signature": (lambda: as_tool(operator.itemgetter(1)), "wrap it in a def"),
+    "generator object": (lambda: tool(iter("ab")), "cannot be a tool"),  # pyright: ignore
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
     "a type that no model can give": (lambda: tool(unfit), "parameter 'wrong' of tool 'unfit'"),
 }
@@ -233,6 +287,14 @@ def keyword_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     return made
 
 
+@typing.overload
+def overloaded(a: int) -> int: ...
+@typing.overload
+def overloaded(a: str) -> str: ...
+def overloaded(a: int | str) -> int | str:
+    return a
+
+
 shop = Shop("ab")
 CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     # id: what is made a tool, what a model sends, what comes back
@@ -257,6 +319,12 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any]] = {
     ),
     "method": (shop.method, {"count": 2}, "abab"),
     "partial by keyword": (functools.partial(two, b=1), {"a": 0}, [0, 1, 7]),
+    "partial with a name of its own": (
+        tool(name="pair", description="Two.")(functools.partial(two, b=1)),
+        {"a": 0},
+        [0, 1, 7],
+    ),
+    "implementation below overloads": (overloaded, {"a": 2}, 2),
     "wrapper without wraps": (unnamed(two), {"args": [1], "c": 2}, [1, 5, 2]),
     "lru_cache": (functools.lru_cache(plain), {"count": "2"}, 2),
     "builtin by position": (math.gcd, {"integers": [4, 6]}, 2),
@@ -296,6 +364,12 @@ def test_default_of_any_kind_stays_the_functions_own(
     schema = as_tool(probe).spec.parameters["properties"]["value"]
     assert schema.get("default", MISSING) == shown
     assert "required" not in as_tool(probe).spec.parameters
+
+
+def test_options_of_a_partial_are_its_own() -> None:
+    pair = tool(name="pair", description="Two.")(functools.partial(two, b=1))
+    spec = as_tool(pair).spec
+    assert (spec.name, spec.description, as_tool(two).name) == ("pair", "Two.", "two")
 
 
 def test_tool_may_change_its_arguments_and_the_call_stays_as_it_was(bench: Any) -> None:

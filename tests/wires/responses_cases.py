@@ -312,8 +312,13 @@ HI: list[JSON] = [{"type": "message", "role": "user", "content": [text_in("hi")]
 INCLUDE = ["reasoning.encrypted_content"]
 NOTHING: JSON = {"model": "m", "store": False, "include": INCLUDE, "input": HI}
 SCHEMA: JSON = {"type": "object", "properties": {"a": {"default": 1}}}
+# Only a server that says so binds the schema.
+IN_WORDS = (
+    "Be brief.\n\nAnswer with one JSON object that fits this JSON Schema: "
+    '{"type":"object","properties":{"a":{"default":1}}}'
+)
 EVERYTHING_SENT: JSON = {
-    **NOTHING, "instructions": "Be brief.", "temperature": 0.5, "top_p": 0.9, "stream": True,
+    **NOTHING, "instructions": IN_WORDS, "temperature": 0.5, "top_p": 0.9, "stream": True,
     "max_output_tokens": 7, "service_tier": "flex",
     "reasoning": Exactly({"effort": "low", "summary": "auto"}),
     "tools": [Exactly(function("fs__read", description="Read.")), Exactly(function("b"))],
@@ -365,6 +370,9 @@ WIRE = WireSetup(
         RequestCase("nothing is set #24", ask(), NOTHING, only=True),
         RequestCase("everything is set", everything(output_schema=SCHEMA), EVERYTHING_SENT,
                     only=True, stream=True, config={"extra_body": {"service_tier": "flex"}}),
+        RequestCase("the vendor's own server binds the schema", everything(output_schema=SCHEMA),
+                    {"instructions": "Be brief.", "text": {"format": {"type": "json_schema"}}},
+                    server="openai"),
         *(RequestCase(id, request, expect) for id, (request, expect) in PARAMETERS.items()),
     ),
     histories=HISTORIES,

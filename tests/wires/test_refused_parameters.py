@@ -29,7 +29,7 @@ from nbagent.contracts.model import (
     ToolSpec,
 )
 from nbagent.providers.catalogue import find_provider
-from nbagent.providers.workarounds import forget_unsupported_params
+from nbagent.providers.workarounds import forget_workarounds
 from nbagent.view.terminal import run_text
 
 CHAT, ANTHROPIC, GOOGLE = chat_cases.WIRE, anthropic_cases.WIRE, google_cases.WIRE
@@ -135,13 +135,19 @@ def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     assert all(("tools" in body) == bool(request.tools) for body in server.bodies)
 
 
-def test_everything_refused_one_after_another_still_ends_in_an_answer(server: ModelServer) -> None:
+def test_everything_refused_one_after_another_is_learnt_three_at_a_time(
+    server: ModelServer,
+) -> None:
     names = [*SET, "max_tokens", "max_completion_tokens"]
     server.then(*refusing(*names))
     more = {name: value for given in SET.values() for name, value in given.items()}
-    responses, notices = answer(server, ask(**more, max_tokens=9))
+    request = ask(**more, max_tokens=9)
+    for _ in range(2):
+        assert "Unsupported parameter" in failure(server, request).server_text
+    responses, notices = answer(server, request)
     assert set(responses[0].meta.dropped_params) == {*SET, "max_completion_tokens"}
-    assert len(notices) == len(server.bodies) - 1 == len(names)
+    assert len(server.bodies) == len(names) + 3
+    assert len(notices) == len(names) - 2 * 3
     assert server.bodies[-1].keys() == {"model", "messages", "tools", "stream"}
 
 
@@ -151,6 +157,9 @@ TURNS = "Conversation roles must alternate"
 FINAL: list[tuple[dict[str, Any], int, str, int]] = [
     (MOST, 400, "temperature: Input should be less than or equal to 1", 1),
     ({"stop_sequences": ("X",)}, 400, "Please stop: this content is not allowed; it rises", 1),
+    (MOST, 400, "temperature is too high; drop it below 1", 1),
+    (MOST, 400, "Invalid parameter: temperature must not be greater than 1", 1),
+    (MOST, 400, "messages.0.content: unknown temperature words are not supported", 1),
     (MOST, 400, "Invalid schema for function 'look': unknown keyword", 1),
     (MOST, 404, "The model 'temperature' does not exist", 1),
     (MOST, 401, "temperature is not supported with this key", 1),
@@ -188,6 +197,9 @@ MINIMAL = "Unsupported value: 'reasoning_effort' does not support 'minimal' with
 UNVERIFIED = "Your organization must be verified to stream this model."
 SUMMARY = "Your organization must be verified to generate reasoning summaries."
 LEVEL = "Unknown name \"thinkingLevel\" at 'generation_config.thinking_config'"
+ID = "Unknown name \"id\" at 'contents[1].parts[2].{}': Cannot find field."
+THOUGHTS = "Invalid JSON payload received. Unknown name \"thought\" at 'contents[1].parts[0]'"
+ENCRYPTED = "The encrypted content for item rs_1 could not be verified."
 LENGTH = "Unknown name \"maxOutputTokens\" at 'generation_config': Cannot find field."
 EFFORT = "output_config.effort: `xhigh` is not supported for this model"
 FORCES: JSON = {"tool_choice": "fs.look"}
@@ -236,6 +248,28 @@ LESSONS = {
         ["top_p is not supported here, but max_output_tokens is."], ("top_p",)),
     "Responses: the summary": Lesson(
         RESPONSES, LOW, [SUMMARY], ("reasoning.summary",), param="reasoning.summary"),
+    "Gemini: ids of calls and of results": Lesson(
+        GOOGLE, {}, [ID.format("function_call"), ID.format("function_response")],
+        ("contents.parts.functionCall.id", "contents.parts.functionResponse.id")),
+    "Gemini: thoughts in the history": Lesson(
+        GOOGLE, {}, [THOUGHTS], (),
+        [{"contents": [..., {"parts": [{"thought": True}, ..., ..., ...]}, ...]},
+         {"contents": [..., {"parts": [{"thought": ABSENT}, ..., ...]}, ...]}],
+        "earlier thinking is left out"),
+    "Responses: reasoning of another account": Lesson(
+        RESPONSES, {}, [ENCRYPTED], (),
+        [{"input": [..., {"type": "reasoning"}, *[...] * 5]}, {"input": [..., *[...] * 5]}],
+        "earlier thinking is left out"),
+    "Responses: a field of an item": Lesson(
+        RESPONSES, {}, ["Unknown parameter: 'input[2].phase'."], ("input.phase",),
+        param="input[2].phase"),
+    "Ollama: thinking in the history": Lesson(
+        OLLAMA, {}, ['json: unknown field "thinking"'], ("messages.thinking",)),
+    "Ollama: no tools in a stream": Lesson(
+        OLLAMA, {}, ["streaming is not supported with tools"], ("stream",),
+        [{"stream": True}, {"stream": False}]),
+    "Claude: no stream": Lesson(
+        ANTHROPIC, {}, ["m does not support streaming"], ("stream",), model="claude-opus-4-6"),
     "Ollama: an option": Lesson(
         OLLAMA, {"max_tokens": 9}, ["unknown option: num_predict"], ("options.num_predict",)),
     "Ollama: thinking": Lesson(OLLAMA, LOW, ['"m" does not support thinking'], ("think",)),
@@ -265,16 +299,18 @@ LESSONS = {
 
 
 def at(body: Any, path: str) -> Any:
-    """Value in a body under a name, or under a path of names."""
+    """Value in a body under a name, or under a path of names; in lists the first one."""
+    values: list[Any] = [body]
     for key in path.split("."):
-        body = body.get(key, {})
-    return body
+        lists = [cast("list[JSON]", it if isinstance(it, list) else [it]) for it in values]
+        values = [item[key] for items in lists for item in items if key in item]
+    return next(iter(values), None)
 
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_what_is_refused_is_sent_another_way_told_and_remembered(world: World, name: str) -> None:
     lesson = LESSONS[name]
-    forget_unsupported_params()
+    forget_workarounds()
     good = next(case for case in lesson.wire.answers if case.thorough).play(stream=False)
     error = {"param": lesson.param, "status": "INVALID_ARGUMENT"}
     refusals = [

@@ -12,10 +12,10 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ProviderConfig, ToolSpec
 from nbagent.providers.client import WireClient, WireRequest
+from nbagent.providers.servers import SERVERS, built_in_server
 from nbagent.providers.wires.anthropic import Anthropic
 from nbagent.providers.wires.base import Wire
 from nbagent.providers.wires.chat import Chat
-from nbagent.providers.wires.chat_profiles import PROFILES
 from nbagent.providers.wires.google import Google
 from nbagent.providers.wires.ollama import Ollama
 from nbagent.providers.wires.responses import Responses
@@ -46,10 +46,11 @@ class NarrowAnthropic(Anthropic):
         self.unsupported_fields |= {"stop_sequences"}
 
 
+ANTHROPIC = Anthropic("https://api.anthropic.com/v1", is_own_server=True)
 WIRES: dict[str, Wire] = {
-    **{f"chat {name}": Chat(profile) for name, profile in PROFILES.items()},
+    **{f"chat {row.name}": Chat(row.quirks) for row in SERVERS},
     "responses": Responses(),
-    "anthropic": Anthropic("https://api.anthropic.com/v1"),
+    "anthropic": ANTHROPIC,
     "anthropic elsewhere": Anthropic("http://127.0.0.1:1"),
     "anthropic with less": NarrowAnthropic(),
     "google": Google(),
@@ -79,24 +80,38 @@ def test_a_further_field_that_is_left_out_keeps_the_others() -> None:
 
 
 BUDGETS: dict[str, tuple[Wire, str, str, str]] = {
-    "effort": (Chat(PROFILES["openai"]), "gpt-5.2", "4096", "reasoning_effort='medium'"),
-    "deepseek": (Chat(PROFILES["deepseek"]), "m", "9000", "reasoning_effort='high'"),
-    "number": (Chat(PROFILES["openrouter"]), "m", "4096", ""),
+    "effort": (
+        Chat(built_in_server("openai").quirks),
+        "gpt-5.2",
+        "4096",
+        "reasoning_effort='medium'",
+    ),
+    "deepseek": (Chat(built_in_server("deepseek").quirks), "m", "9000", "reasoning_effort='high'"),
+    "number": (Chat(built_in_server("openrouter").quirks), "m", "4096", ""),
     "responses": (Responses(), "gpt-5.4", "100", "reasoning.effort='low'"),
-    "budgets": (Anthropic("https://api.anthropic.com/v1"), "claude-sonnet-4-5", "4096", ""),
+    "budgets": (
+        ANTHROPIC,
+        "claude-sonnet-4-5",
+        "4096",
+        "",
+    ),
     "raised": (
-        *(Anthropic("https://api.anthropic.com/v1"), "claude-sonnet-4-5", "100"),
+        *(
+            ANTHROPIC,
+            "claude-sonnet-4-5",
+            "100",
+        ),
         "budget_tokens=1024",
     ),
     "efforts": (
-        *(Anthropic("https://api.anthropic.com/v1"), "claude-opus-5", "4096"),
+        *(ANTHROPIC, "claude-opus-5", "4096"),
         "output_config.effort='medium'",
     ),
     "gemini 2.5": (Google(), "gemini-2.5-flash", "4096", ""),
     "gemini 3": (Google(), "gemini-3-pro", "4096", "thinkingLevel='MEDIUM'"),
     "switch": (Ollama(), "qwen3", "4096", "think=True"),
     "levels": (Ollama(), "gpt-oss", "4096", "think='medium'"),
-    "word": (Chat(PROFILES["openai"]), "gpt-5.2", "medium", ""),
+    "word": (Chat(built_in_server("openai").quirks), "gpt-5.2", "medium", ""),
 }
 
 

@@ -18,9 +18,11 @@ from nbagent.contracts.deltas import (
     TextPiece,
 )
 from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.model import ClientNotice, FinishReason, ResponseMeta, Usage
 from nbagent.providers.answer.content_parts import MAX_UNREAD_NAMES, nothing_readable
 from nbagent.providers.answer.finish_words import PAUSES, finish_reason
+from nbagent.providers.answer.images import MAX_IMAGES, SentFile, answer_image
 from nbagent.providers.answer.think_tags import ThinkTags, last_indentation
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
@@ -31,6 +33,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     ReasoningField,
     Restart,
     ServerFault,
@@ -73,6 +76,8 @@ class AnswerPipe:
         self._names, self._source, self._think_tags = names, dict(source), think_tags
         self._ready: list[Delta] = []
         """Deltas that are not taken yet."""
+        self._notices: set[str] = set()
+        """Sentences about images that were left out."""
         self._chars = 0
         self._usage: Usage | None = None
         self._earlier_usage: Usage | None = None
@@ -98,6 +103,9 @@ class AnswerPipe:
         self._calls = ToolCallAssembler(self._names)
         self._late_calls = False
         """Calls came after the finish reason."""
+        self._images: list[ImagePart] = []
+        self.image_number: int | None = None
+        """Number of the last picture in the message, from 0; None if it was left out."""
         self.has_reasoning = self._has_text = False
         self.raw_fields: dict[str, Any] = {}
         self._vendor = VendorFields()
@@ -125,13 +133,19 @@ class AnswerPipe:
         return self._has_text or bool(self._tags.unclosed)
 
     @property
+    def _has_parts(self) -> bool:
+        """True if a call, text or an image has come."""
+        return self.has_calls or self.has_text or bool(self._images)
+
+    @property
     def lacks_announced_calls(self) -> bool:
         """True if the finish reason is tool calls, but neither calls nor text came."""
-        return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
+        return self._finish == "tool_calls" and not self._has_parts
 
     def fault_of_nothing(self) -> ModelError | None:
         """Return the error of an answer that is paid and holds nothing that can be read."""
-        is_read = self.has_text or self.has_calls or self.has_reasoning
+        # An image that was left out has its own notice.
+        is_read = self._has_parts or self.has_reasoning or bool(self._notices)
         if is_read or self._reason != "stop" or self._finish_word in PAUSES:
             return None
         usage = self._usage or Usage()
@@ -189,10 +203,8 @@ class AnswerPipe:
                 if (correction := self._calls.replace(key, arguments)) is not None:
                     self._count(arguments)
                     self._ready.append(correction)
-            case ImagePiece(image):
-                self.answered = self._has_text = True
-                self._count(image.data or "")
-                self._ready.append(delta)
+            case Picture(sent):
+                self._add_image(sent)
             case ReasoningField(name):
                 self.raw_fields["reasoning_field"] = name
                 self._end_tags()
@@ -286,6 +298,25 @@ class AnswerPipe:
             self._count(shown.arguments or "")
             self._ready.append(shown)
 
+    def _add_image(self, sent: SentFile) -> None:
+        """Add an image of the answer, or a notice that it is left out."""
+        self.answered, self.image_number = True, None
+        shown = answer_image(sent)
+        if isinstance(shown, ImagePart):
+            # Some gateways send an image twice: in a chunk, and in the message of the last one.
+            if shown in self._images:
+                self.image_number = self._images.index(shown)
+                return
+            if len(self._images) < MAX_IMAGES:
+                self.image_number = len(self._images)
+                self._images.append(shown)
+                self._ready.append(ImagePiece(shown))
+                return
+            shown = f"The answer has more than {MAX_IMAGES} images; the others are left out."
+        if shown not in self._notices:
+            self._notices.add(shown)
+            self._ready.append(ClientNotice("note", shown))
+
     def _note(self, facts: Facts) -> None:
         self.answered |= facts.begun
         self._model = facts.model or self._model
@@ -315,7 +346,7 @@ class AnswerPipe:
 
     def _restart(self) -> None:
         """Void the answer so far."""
-        if self._has_text or self.has_reasoning or self.has_calls:
+        if self._has_text or self._images or self.has_reasoning or self.has_calls:
             self._ready.append(AnswerRestarted())
         self._begin()
         self.finished = self.ended = False
@@ -326,7 +357,7 @@ class AnswerPipe:
         if self._refused:
             return "content_filter"
         # An unknown finish word after an empty answer is an error.
-        usable = self.has_text or self.has_calls or not self.finished
+        usable = self._has_parts or not self.finished
         reason = self._finish or ("stop" if usable else "error")
         if reason in ("stop", "tool_calls"):
             return "tool_calls" if self.has_calls else "stop"

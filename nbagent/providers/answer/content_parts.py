@@ -9,8 +9,9 @@ from typing import Any, cast
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
-from nbagent.providers.answer.wire_deltas import Facts, WireDelta
+from nbagent.providers.answer.wire_deltas import Facts, Picture, WireDelta
 from nbagent.providers.transport.sse import bad_response, safe_line
 
 MAX_UNREAD_NAMES = 8
@@ -82,6 +83,8 @@ def _read_part(part: dict[str, Any]) -> Iterator[WireDelta]:
         yield ReasoningPiece(text)
     elif text is not None and _TEXTS.fullmatch(kind):
         yield TextPiece(text)
+    elif (sent := find_file(part)) is not None:
+        yield Picture(sent)
     elif part:
         yield Facts(unread=[kind], begun=False)
 

@@ -10,9 +10,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nbagent.contracts.deltas import ImagePiece, ReasoningPiece, TextPiece
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import FinishReason, Usage
+from nbagent.providers.answer.images import SentFile
+
+
+@dataclass(slots=True)
+class Picture:
+    """An image of the answer, after the text before it; it may be left out."""
+
+    sent: SentFile
 
 
 @dataclass(slots=True)
@@ -112,7 +120,7 @@ class LastEvent:
 WireDelta = (
     TextPiece
     | ReasoningPiece
-    | ImagePiece
+    | Picture
     | CallPart
     | CallArguments
     | ReasoningField
@@ -142,6 +150,11 @@ class Progress(Protocol):
     @property
     def has_calls(self) -> bool:
         """True if a call has come."""
+        ...
+
+    @property
+    def image_number(self) -> int | None:
+        """Number of the last picture in the message, from 0; None if it was left out."""
         ...
 
     @property

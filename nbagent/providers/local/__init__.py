@@ -40,10 +40,11 @@ from nbagent.contracts.model import (
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.providers.provider import Provider
+from nbagent.providers.servers import built_in_server
 from nbagent.providers.transport.sse import safe_line
 from nbagent.providers.wires.chat import Chat
-from nbagent.providers.wires.chat_profiles import PROFILES
 
+_QUIRKS = built_in_server("llamacpp").quirks
 HUB = "hf:"
 _PART = r"\w[\w.-]*"
 _OWNER = r"(?![^/]*(?:--|\.\.|\.git/))\w(?:[\w.-]{0,94}\w)?"
@@ -103,7 +104,7 @@ class LocalClient(ChatDoors):
 
             # No retries: waiting does not restart a process.
             at = replace(self._config, base_url=f"{url}/v1", api_key=server.key, retries=0)
-            self._clients[key] = WireClient(Chat(PROFILES["llamacpp"]), at, provider="local")
+            self._clients[key] = WireClient(Chat(_QUIRKS), at, provider="local")
         try:
             async with aclosing(self._clients[key].send(request, stream=True)) as deltas:
                 async for delta in deltas:
@@ -115,7 +116,7 @@ class LocalClient(ChatDoors):
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True as for llama.cpp's server."""
-        return Chat(PROFILES["llamacpp"]).has_schema_mode(request)
+        return Chat(_QUIRKS).has_schema_mode(request)
 
     async def list_models(self) -> list[ModelInfo]:
         """List the files in the hub's cache, and the loaded ones as their servers describe them."""
@@ -302,4 +303,4 @@ def _cannot_serve(text: str) -> ModelError:
     return ModelError(text, code="LLM_HTTP_ERROR")
 
 
-PROVIDER = Provider(name="local", open=LocalClient, needs_key=False)
+PROVIDER = Provider(name="local", open=LocalClient, needs_key=False, is_free=True)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.model import ToolSpec
+from nbagent.contracts.schema_walk import first_member, property_schemas
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _VALUE = re.compile(
@@ -192,7 +193,7 @@ def fill(
 
 def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
     """Compose a value for a schema from known facts; a list has one item per fact."""
-    node = _first_of_union(schema)
+    node = first_member(schema)
     kind = node.get("type")
     if kind == "array":
         item = json_object(node.get("items")) or {}
@@ -207,10 +208,10 @@ def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
     remaining = {name: value for fact in reversed(facts) for name, value in fact.items()}
     of_facts = {stem for name in remaining for stem in stems(name)}
     built: dict[str, Any] = {}
-    properties = json_object(node.get("properties")) or {}
+    properties = property_schemas(node)
     # Properties named like a fact take its value before the others.
     for name, own in sorted(properties.items(), key=lambda it: not stems(it[0]) & of_facts):
-        inner = _first_of_union(own)
+        inner = first_member(own)
         if inner.get("type") in ("array", "object"):
             built[name] = compose(inner, facts)
             continue
@@ -231,28 +232,18 @@ def _has_json_type(value: Any, kind: Any) -> bool:
 
 def _parameters(tool: ToolSpec) -> list[_Parameter]:
     schema = wire_schema(tool.parameters, inline=True)
-    properties = json_object(schema.get("properties")) or {}
+    properties = property_schemas(schema)
     required = [str(name) for name in items(schema.get("required"))]
     parameters: list[_Parameter] = []
     for name in dict.fromkeys([*properties, *required]):
-        own = _first_of_union(properties.get(name))
+        own = first_member(properties.get(name))
         is_list = own.get("type") == "array"
-        item = _first_of_union(own.get("items")) if is_list else own
+        item = first_member(own.get("items")) if is_list else own
         choices = [choice for choice in items(item.get("enum")) if choice is not None]
         kinds = items(item.get("type")) or [item.get("type", "string")]
         kind = next((str(kind_name) for kind_name in kinds if kind_name != "null"), "null")
         parameters.append(_Parameter(name, kind, is_list, choices, name in required))
     return parameters
-
-
-def _first_of_union(schema: Any) -> dict[str, Any]:
-    """Return the schema; of a union its first member that is not null."""
-    definition = json_object(schema) or {}
-    members = (
-        json_object(member) or {}
-        for member in items(definition.get("anyOf") or definition.get("oneOf"))
-    )
-    return next((member for member in members if member.get("type") != "null"), definition)
 
 
 def items(value: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from typing import Any
 from nbagent.contracts.canonical import canonical_json, dump_json, json_object, load_json
 from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.contracts.schema_walk import property_schemas
 from nbagent.providers.offline.argument_values import (
     compose,
     fill,
@@ -206,7 +207,7 @@ def _written_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]
         with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             call = ast.parse(f"call({source})", mode="eval").body
             if isinstance(call, ast.Call):
-                names = list(tools[name].parameters.get("properties", {}))
+                names = list(property_schemas(tools[name].parameters))
                 arguments = dict(zip(names, map(ast.literal_eval, call.args), strict=False))
                 arguments |= {
                     str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords
@@ -221,7 +222,7 @@ def _sentence_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall
         if match is not None:
             groups = {key: text for key, text in match.groupdict().items() if text}
             read = {"value": literal, "code": without_backticks}
-            names = [key for key in tools[name].parameters.get("properties", {}) if key in groups]
+            names = [key for key in property_schemas(tools[name].parameters) if key in groups]
             return [PlannedCall(name, {k: read.get(k, str.strip)(groups[k]) for k in names})]
     return []
 
@@ -252,7 +253,7 @@ def _best_tool(prompt: str, tools: dict[str, ToolSpec], *, forced: bool) -> _Pla
 
 
 def _score(tool: ToolSpec, prompt_stems: set[str]) -> int:
-    properties = json_object(tool.parameters.get("properties")) or {}
+    properties = property_schemas(tool.parameters)
     name = stems(tool.name)
     about = stems(" ".join([tool.description, *properties])) - name
     return _NAME_WEIGHT * len(name & prompt_stems) + len(about & prompt_stems)

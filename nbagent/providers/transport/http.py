@@ -29,6 +29,7 @@ from nbagent.contracts.secrets import SecretKey, register_secret
 from nbagent.contracts.version import __version__
 from nbagent.providers.address import is_loopback
 from nbagent.providers.http_errors import request_id_of, response_error
+from nbagent.providers.keys import Key, KeyHeader, current_key
 from nbagent.providers.transport.sse import bad_response, make_inflater, safe_line
 from nbagent.providers.transport.streams import NetworkBackend, StaleConnection, Stream
 
@@ -37,9 +38,10 @@ BETWEEN_BYTES_S = 300.0
 """Longest silence while an answer streams. Every byte counts, also SSE comments and pings: servers
 send them during long thinking to keep the connection open."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Limit of one whole answer, both compressed and decompressed."""
-MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""Limit of one event stream: 128,000 tokens with 350 bytes around each are 43 MB."""
+"""Limit of one body that is no answer, both compressed and decompressed."""
+MAX_ANSWER_BYTES = 192 * 1024 * 1024
+"""Limit of one answer on the connection: an image that is too large passes, and is not kept.
+`AnswerReader` limits what is kept of it."""
 _MAX_ERROR_BYTES = 256 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100
@@ -47,6 +49,8 @@ _KEEP_ALIVE_S = 60.0
 _MAX_STALE_CONNECTIONS = 3  # Try another connection this many times, without a wait.
 _URL_SAFE = "/%~!$&'()*+,;=:@?"  # Not quoted in a path or query, besides letters and digits.
 _HOST = re.compile(r"[A-Za-z0-9._:%-]+")  # Names, IPv4, IPv6 with its zone.
+
+_BEARER = KeyHeader()
 
 
 class HttpClient:
@@ -56,9 +60,8 @@ class HttpClient:
         self,
         base_url: str,
         *,
-        key: SecretKey | None = None,
-        key_header: str = "Authorization",
-        key_prefix: str = "Bearer ",
+        key: Key | None = None,
+        key_header: KeyHeader = _BEARER,
         headers: Mapping[str, str] | None = None,
         advice: str = "",
     ) -> None:
@@ -74,12 +77,12 @@ class HttpClient:
         self._defaults, self._headers = defaults, headers
         # Header names have no case. The person's headers replace the defaults, also the key.
         self._override_names = override_names = {name.lower() for name in headers}
-        self._key = None if key_header.lower() in override_names else key
+        self._key = None if key_header.names() & override_names else key
         self.has_key = key is not None or bool(
-            override_names & {key_header.lower(), "authorization"}
+            override_names & (key_header.names() | {"authorization"})
         )
         """True if a key is sent."""
-        self._key_header, self._key_prefix = key_header, key_prefix
+        self._key_header = key_header
         self._advice = advice or "is it running?"
 
     async def send(
@@ -91,6 +94,7 @@ class HttpClient:
         deadline: float,
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
+        key: SecretKey | None = None,
     ) -> Response:
         """Send one request; return its response after a 2xx status and the headers, else raise.
 
@@ -98,8 +102,10 @@ class HttpClient:
             path: path below the base URL, with its slash; its query comes before the URL's.
             deadline: the whole answer must be there by then; loop time.
             headers: headers of this request; the person's headers replace them.
+            key: the key of `current_key`, if it was asked for already.
         """
-        request = self._request(method, path, body, headers or {})
+        key = key or await self.current_key(deadline)
+        request = self._request(method, path, body, headers or {}, key)
         connect_s = min(CONNECT_TIMEOUT_S, deadline - asyncio.get_running_loop().time())
         request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
@@ -114,17 +120,24 @@ class HttpClient:
         # Not raised in the handler: its context would keep the library's objects alive.
         raise fault
 
+    async def current_key(self, deadline: float) -> SecretKey | None:
+        """Return the key for the next request. Raises ModelError."""
+        return await current_key(self._key, deadline)
+
     async def aclose(self) -> None:
         """Close the idle connections of this event loop."""
         for pool in _pools.get(asyncio.get_running_loop(), {}).values():
-            for connection in pool.connections:
-                if connection.is_idle():
-                    await connection.aclose()
+            await _close_idle(pool)
         # The loop frees closed sockets in its next iteration.
         await asyncio.sleep(0)
 
     def _request(
-        self, method: str, path: str, body: bytes | None, extra: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        extra: Mapping[str, str],
+        key: SecretKey | None,
     ) -> httpcore2.Request:
         usual = {**self._defaults, **extra}.items()
         headers = {name: text for name, text in usual if name.lower() not in self._override_names}
@@ -132,25 +145,25 @@ class HttpClient:
         if body is not None:
             headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
-        if self._key is not None:
-            text = self._key.reveal().strip()
-            if not text.isascii() or not text.isprintable():
-                message = "the key contains characters that no key contains; copy it again."
-                raise ModelError(message, code="LLM_AUTH_FAILED")
-            headers[self._key_header] = self._key_prefix + text
+        if key is not None:
+            headers |= self._key_header.encode(key)
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
     async def _send_request(self, request: httpcore2.Request, deadline: float) -> Response:
         for _ in range(_MAX_STALE_CONNECTIONS + 1):
-            # If the server had closed an idle connection, nothing was sent: try another one.
+            pool = _pool_for(self.address.route())
+            # If the server had closed an idle connection, nothing was sent: try a new one.
             with suppress(StaleConnection):
-                response = await _pool_for(self.address.route()).handle_async_request(request)
+                response = await pool.handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
                     return Response(response, stream, deadline, self.address.server)
                 # Bytes left from the previous response do not answer a request not sent yet.
                 await response.aclose()
+            # Those of one server end together (a restart, a loaded server that closes late): more
+            # than are tried here, and the attempt would fail although no request had arrived.
+            await _close_idle(pool, request.url.origin)
         raise ConnectionResetError("it closes every connection, or answers before the request")
 
     async def _status_error(self, response: Response, path: str) -> ModelError:
@@ -287,7 +300,8 @@ class Address:
         """Return proxy and certificates. Read each time: a notebook may set them later."""
         certificates = proxy_url = None
         if self.scheme == "https":
-            certificates = os.environ.get("SSL_CERT_FILE") or os.environ.get("SSL_CERT_DIR", "")
+            variable = next(filter(os.environ.get, _CERTIFICATE_VARIABLES), "")
+            certificates = (variable, os.environ.get(variable, ""))
         if not self._is_loopback:
             # Late import: it costs 40 ms, and a server on this machine needs no proxy.
             from urllib.request import getproxies, proxy_bypass
@@ -307,8 +321,12 @@ def _split_url(url: str) -> tuple[SplitResult, str]:
     return parts, host
 
 
-_Route = tuple[str | None, str | None]
-"""URL of the proxy and path of the certificates; None for none."""
+_CERTIFICATE_VARIABLES = ("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE")
+"""The first that is set counts. Companies with a proxy that decrypts often set only the last two,
+for requests and curl; both may hold a file or a folder."""
+_Route = tuple[str | None, tuple[str, str] | None]
+"""URL of the proxy, and variable and path of the certificates; None for none, ("", "") for the
+system's."""
 _pools: dict[asyncio.AbstractEventLoop, dict[_Route, Pool]] = {}
 
 
@@ -320,12 +338,7 @@ def _pool_for(route: _Route) -> Pool:
             del _pools[closed]
         _pools[loop] = {}
     if route not in _pools[loop]:
-        try:
-            # It reads SSL_CERT_FILE and SSL_CERT_DIR itself, which costs 23 ms.
-            tls = None if certificates is None else httpcore2.default_ssl_context()
-        except (OSError, ValueError) as error:
-            problem = f"the certificates in {certificates!r} cannot be read ({error})"
-            raise _http_error(f"{problem}; correct SSL_CERT_DIR or SSL_CERT_FILE.") from None
+        tls = None if certificates is None else _ssl_context(*certificates)
         _pools[loop][route] = Pool(
             ssl_context=tls,
             proxy=_proxy(proxy) if proxy else None,
@@ -335,6 +348,26 @@ def _pool_for(route: _Route) -> Pool:
             network_backend=NetworkBackend(),
         )
     return _pools[loop][route]
+
+
+def _ssl_context(variable: str, path: str) -> ssl.SSLContext:
+    """Load certificates, which costs 23 ms. Raises ModelError that names the variable."""
+    try:
+        if not variable:
+            return httpcore2.default_ssl_context()
+        if os.path.isdir(path):
+            return ssl.create_default_context(capath=path)
+        return ssl.create_default_context(cafile=path)
+    except (OSError, ValueError) as error:
+        problem = f"the certificates in {path!r} cannot be read ({error})"
+        raise _http_error(f"{problem}; correct {variable}.") from None
+
+
+async def _close_idle(pool: Pool, origin: httpcore2.Origin | None = None) -> None:
+    """Close the idle connections of a pool, or only those to one server."""
+    for connection in pool.connections:
+        if connection.is_idle() and (origin is None or connection.can_handle_request(origin)):
+            await connection.aclose()
 
 
 def _proxy(address: str) -> httpcore2.Proxy:

@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
 from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
@@ -35,6 +35,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     Progress,
     Restart,
     UsageReport,
@@ -45,13 +46,13 @@ from nbagent.providers.wires.base import (
     EncodingContext,
     Parser,
     Wire,
-    Workaround,
     effort_level,
     model_version,
     name_and_description,
     without_none,
 )
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_object,
     attachments,
     group_results,
@@ -79,11 +80,6 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _CACHE_CONTROL = {"type": "ephemeral"}
 _ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
-_BOUND_TEXT = "bound to a different conversation"
-_THINKING_REFUSED = re.compile(
-    rf"{_BOUND_TEXT}|invalid .?signature|thinking.? blocks\b.{{0,80}}cannot be modified",
-    re.I | re.S,
-)
 _STREAMED_FIELDS = {
     "text": "text",
     "thinking": "thinking",
@@ -159,8 +155,12 @@ class AnthropicParser(Parser):
         self._update_usage(message.get("usage"))
 
     def _start_block(self, index: int, block: dict[str, Any]) -> Iterator[WireDelta]:
-        self._blocks[index] = dict(block)
         kind = block.get("type")
+        if kind == "image" and (sent := find_file(block)) is not None:
+            # Anthropic sends none; compatible servers do. No request of theirs accepts one back.
+            yield Picture(sent)
+            return
+        self._blocks[index] = dict(block)
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
             yield CallPart(index, call_id, name)
@@ -277,20 +277,31 @@ class Anthropic(Wire):
     key_prefix = ""
     next_page = ("last_id", "after_id")
     reserved_keys = frozenset({"messages", "tools", "system"})
+    workarounds = frozenset({"drop_block", "no_replay"})
 
-    def __init__(self, base_url: str, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        base_url: str,
+        headers: Mapping[str, str] | None = None,
+        *,
+        is_own_server: bool = False,
+    ) -> None:
         url = normalize_base_url(
             base_url, default_path=self.default_path, endpoint_paths=self.endpoint_paths
         )
         parts = urlsplit(url)
-        self._is_anthropic = not base_url or f".{parts.hostname}".endswith(".anthropic.com")
+        self._is_own_server = is_own_server
+        if not is_own_server:
+            self.workarounds |= {"add_thinking"}  # DeepSeek and Kimi demand it of each call.
         # Anthropic's own client adds /v1, so compatible servers document a base URL without it.
         root = "" if _ENDS_IN_VERSION.search(parts.path) else "/v1"
         self.endpoint_paths = (f"{root}/messages", *self.endpoint_paths)
         self.models_path = f"{root}/models?limit=1000"
         header_values = {name.lower(): text for name, text in (headers or {}).items()}
         version = header_values.get("anthropic-version", "").strip()
-        self._version = version or (_CURRENT_VERSION if self._is_anthropic else _COMPATIBLE_VERSION)
+        self._version = version or (
+            _CURRENT_VERSION if self._is_own_server else _COMPATIBLE_VERSION
+        )
         if self._version != _COMPATIBLE_VERSION:
             # Version 2026-10-21 removed them: any value is answered with 400.
             self.unsupported_fields = frozenset({"temperature", "top_p"})
@@ -321,7 +332,7 @@ class Anthropic(Wire):
         if request.output_schema is not None:
             form = {"type": "json_schema", "schema": closed_schema(request.output_schema)}
             params.setdefault("output_config", {})["format"] = form
-        if self._is_anthropic:
+        if self._is_own_server:
             # At the top level it marks the last block, so the conversation so far is cached.
             params["cache_control"] = _CACHE_CONTROL
         return without_none(params)
@@ -332,7 +343,7 @@ class Anthropic(Wire):
         `output_config.format` requires `additionalProperties: false` in every object.
         """
         version = model_version(request.model, _VERSION)
-        return self._is_anthropic and version >= (4, 5) and can_be_closed(request.output_schema)
+        return self._is_own_server and version >= (4, 5) and can_be_closed(request.output_schema)
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a tool."""
@@ -362,24 +373,8 @@ class Anthropic(Wire):
         """The system text, marked for the cache: tools and system are then cached, too."""
         block: dict[str, Any] = {"type": "text", "text": text}
         return {
-            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_anthropic else block]
+            "system": [{**block, "cache_control": _CACHE_CONTROL} if self._is_own_server else block]
         }
-
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Leave out thinking blocks that the server refuses."""
-        if error.status != 400 or not _THINKING_REFUSED.search(error.server_text):
-            return None
-        # `drop_block` drops only blocks that do not match; it is not possible with thinking off.
-        if (
-            _BOUND_TEXT in error.server_text
-            and "drop_block" not in workarounds
-            and request.reasoning != "none"
-        ):
-            text = "earlier thinking is left out where the conversation before it has changed"
-            return Workaround("drop_block", text)
-        return Workaround("no_replay", "earlier thinking is left out: the server refuses it")
 
     def _add_thinking(
         self, params: dict[str, Any], request: ChatRequest, workarounds: frozenset[str]
@@ -422,7 +417,8 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
         }
         for call in message.tool_calls
     ]
-    text = [{"type": "text", "text": message.text}] if message.text.strip() else []
+    content = answer_text(message)
+    text = [{"type": "text", "text": content}] if content.strip() else []
     answer_blocks = objects_in(context.raw_from_model(message).get("blocks")) or [*text, *calls]
     # Blocks as they came, in order: the server checks the signatures. Thinking without a signature
     # comes from a cut stream and is never valid.
@@ -439,6 +435,10 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
             blocks.extend(islice(left, 1))
         elif not (unfit or unsigned or _is_blank(block)):
             blocks.append(block)
+    kinds = {block["type"] for block in blocks}
+    if "add_thinking" in context.workarounds and calls and not kinds & _THINKING_BLOCKS:
+        thinking = message.reasoning if context.raw_from_model(message) else None
+        blocks.insert(0, {"type": "thinking", "thinking": thinking or "", "signature": ""})
     return blocks
 
 

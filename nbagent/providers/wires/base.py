@@ -9,17 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec
 from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.answer.vendor_words import read_model_list
 from nbagent.providers.answer.wire_deltas import Progress, WireDelta
 from nbagent.providers.transport.sse import Splitter, Sse
+from nbagent.providers.wires.message_changes import MessageChange
 from nbagent.providers.wires.tool_names import WireNames
 
 _DATED = re.compile(r"(?:[-@]\d{4}-?\d{2}-?\d{2}|-latest)$")
@@ -36,7 +37,9 @@ class EncodingContext:
     names: WireNames
     has_tools: bool = False
     workarounds: frozenset[str] = frozenset()
-    """Names of the workarounds for this model on this server; see `Wire.workaround_for`."""
+    """Names of the workarounds for this model on this server; see `Wire.workarounds`."""
+    changes: tuple[MessageChange, ...] = ()
+    """Changes of encoded messages that this server demands for this model."""
 
     def raw_from_server(self, message: Message) -> dict[str, Any]:
         """Return the message's `raw` if this server wrote it, else nothing."""
@@ -47,15 +50,6 @@ class EncodingContext:
         """Return the message's `raw` if this model family on this server wrote it, else nothing."""
         raw = self.raw_from_server(message)
         return raw if model_family(str(raw.get("model") or "")) == model_family(self.model) else {}
-
-
-@dataclass(frozen=True, slots=True)
-class Workaround:
-    """Changed behaviour for a model, learnt from a refusal."""
-
-    name: str
-    notice: str
-    """One sentence for the person, without its full stop."""
 
 
 class Parser(Protocol):
@@ -89,6 +83,8 @@ class Wire(Protocol):
     framing: Callable[[], Splitter] = Sse
     key_header: str = "Authorization"
     key_prefix: str = "Bearer "
+    account_headers: Mapping[str, str] = MappingProxyType({})
+    """Headers for the person's account, by field of ProviderConfig."""
     models_path: str = "/models"
     loaded_path: str = ""
     """Path that lists the loaded models with their contexts; only for servers that give a model a
@@ -109,6 +105,9 @@ class Wire(Protocol):
     """Parameter whose keys are merged with its keys in `extra_body`."""
     reserved_keys: frozenset[str] = frozenset({"messages", "tools"})
     """Keys of the body that `extra_body` cannot set."""
+    workarounds: frozenset[str] = frozenset()
+    """Names of the changed behaviours that this wire has; the rules for them are in
+    `providers.refusals`. Its methods get the names in use."""
 
     def accepts(self, request: ChatRequest, workarounds: frozenset[str]) -> bool:
         """True if this wire can send the request; matters only for servers with several wires."""
@@ -188,12 +187,6 @@ class Wire(Protocol):
             extra_body: the person's, which may set the size.
             loaded: the answer at `loaded_path`; None if it was not asked.
         """
-        return None
-
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Return a workaround for a refusal; None if there is none."""
         return None
 
 

@@ -8,46 +8,45 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import ImagePart, Message, Part, ToolCall
-from nbagent.contracts.model import ChatRequest, ProviderConfig, ToolSpec
+from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, ToolCall
+from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.wires.base import (
     EncodingContext,
     Wire,
-    Workaround,
     effort_level,
     model_version,
     name_and_description,
     without_none,
 )
 from nbagent.providers.wires.chat_answers import REASONING_FIELDS, REPLAYED_FIELDS, ChatParser
-from nbagent.providers.wires.chat_profiles import PROFILES, Profile
+from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
     FILLER_ANSWER,
+    answer_text,
     arguments_text,
     attachments,
+    audio_type,
     data_url,
     group_results,
+    is_audio,
     system_with_schema,
     text_or_part,
     wire_id,
     with_alternating_roles,
 )
-from nbagent.providers.wires.responses import TOOL_CHOICES, Responses
+from nbagent.providers.wires.responses import TOOL_CHOICES
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
-from nbagent.providers.workarounds import needs_responses_api
 
 _VERSION = re.compile(r"^gpt-(\d+)(?:\.(\d+))?")
-_ALTERNATION_REFUSED = re.compile(
-    r"roles must alternate|unexpected role 'user' after role 'tool'", re.I
-)
-"""Errors of Mistral's and Gemma's chat templates: a user message must follow an answer."""
+
+
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mp3": "mp3"}
 
 
 class Chat(Wire):
@@ -61,6 +60,11 @@ class Chat(Wire):
         self._profile = profile
         self.default_path = profile.default_path
         self.think_tags = profile.think_tags
+        # Mistral's and Gemma's chat templates need alternating roles ("turns").
+        self.workarounds = frozenset({"turns", *(["responses"] if profile.has_responses else [])})
+        self.account_headers = profile.account_headers
+        if not profile.knows_tool_choice:
+            self.unsupported_fields = frozenset({"tool_choice"})
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         """Path, with the deployment if the server wants it there."""
@@ -86,7 +90,8 @@ class Chat(Wire):
         profile = self._profile
         choice = request.tool_choice or "auto"
         named = {"type": "function", "function": {"name": names.to_wire(choice)}}
-        has_choice = request.tools and not (choice == "none" and profile.omit_tools_for_none)
+        omitted = choice == "none" and profile.omit_tools_for_none
+        has_choice = request.tools and profile.knows_tool_choice and not omitted
         schema = request.output_schema
         as_schema = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
         form = as_schema if profile.accepts_schema else {"type": "json_object"}
@@ -100,7 +105,9 @@ class Chat(Wire):
             "stop": list(request.stop_sequences) or None,
             "response_format": None if schema is None else form,
             "stream": stream or None,
-            "stream_options": {"include_usage": True} if stream else None,
+            "stream_options": {"include_usage": True}
+            if stream and profile.asks_for_usage
+            else None,
         }
         return without_none(params)
 
@@ -138,7 +145,7 @@ class Chat(Wire):
             return self._result_messages(group, context)
         if message.role == "assistant":
             # Mistral and others refuse an empty assistant message.
-            has_content = message.text or message.tool_calls
+            has_content = answer_text(message) or message.tool_calls
             return [self._assistant_message(message, context)] if has_content else []
         # Plain text as a string: Ollama splits an array into several messages.
         content = (
@@ -148,20 +155,6 @@ class Chat(Wire):
         )
         return [{"role": message.role, "content": content}]
 
-    def workaround_for(
-        self, error: ModelError, request: ChatRequest, workarounds: frozenset[str]
-    ) -> Workaround | None:
-        """Some chat templates need alternating roles, some models another endpoint."""
-        if self._profile.has_responses and needs_responses_api(error):
-            text = (
-                f"{request.model} is asked at /v1/responses: it accepts such a request only there"
-            )
-            return Workaround("responses", text)
-        if _ALTERNATION_REFUSED.search(error.server_text or error.message):
-            text = "a short answer was put between messages: this model needs alternating roles"
-            return Workaround("turns", text)
-        return None
-
     def _assistant_message(self, message: Message, context: EncodingContext) -> dict[str, Any]:
         nothing = None if self._profile.null_content else ""
         same_server = bool(context.raw_from_server(message))
@@ -169,7 +162,7 @@ class Chat(Wire):
         fields = json_object(context.raw_from_model(message).get("fields")) or {}
         return {
             "role": "assistant",
-            "content": message.text or nothing,
+            "content": answer_text(message) or nothing,
             **({"tool_calls": calls} if calls else {}),
             **self._reasoning_fields(message, context),
             **{name: fields[name] for name in REPLAYED_FIELDS if name in fields},
@@ -220,36 +213,12 @@ class Chat(Wire):
         return [*wires, {"role": "user", "content": attached_parts}] if attached_parts else wires
 
 
-def azure_wires(config: ProviderConfig) -> list[Wire]:
-    """Return the wires of the route in a base URL at Azure.
-
-    The v1 route (`/openai/v1`) takes the deployment as the model and refuses `api-version`. The
-    dated route needs `?api-version=…` and has the deployment in the path
-    (`/openai/deployments/NAME/chat/completions`); the URL from Azure's portal already holds it.
-    """
-    parts = urlsplit(config.base_url or "")
-    wires: list[Wire] = [Chat(PROFILES["azure"]), Responses()]
-    if "api-version=" in parts.query and "/v1" not in parts.path:
-        in_path = "/deployments/" not in parts.path
-        wires = [Chat(replace(PROFILES["azure-dated"], deployment_in_path=in_path))]
-    key = config.api_key.reveal() if config.api_key else ""
-    has_own = any(name.lower() == "authorization" for name in config.headers)
-    # A token of Entra ID goes as a bearer, a key in the header `api-key`. Such a token has three
-    # parts, the first of them JSON in base64 ("ey…").
-    if not has_own and not (key.startswith("ey") and key.count(".") == 2):
-        for wire in wires:
-            wire.key_header, wire.key_prefix = "api-key", ""
-    return wires
-
-
 def _effort_params(request: ChatRequest, profile: Profile) -> dict[str, Any]:
     """Reasoning option in the form of the server; nothing if it was not set."""
     effort = request.reasoning
     forced = request.tools and request.tool_choice not in (None, "auto", "none")
-    if profile.effort_style == "deepseek" and forced:
-        effort = (
-            effort or "none"
-        )  # DeepSeek thinks by default and refuses a forced tool then (400).
+    if profile.forced_tool_stops_thinking and forced:
+        effort = effort or "none"
     if effort is None:
         return {}
     word = effort_level(effort)
@@ -268,6 +237,12 @@ def _effort_params(request: ChatRequest, profile: Profile) -> dict[str, Any]:
         case "template":  # vLLM and llama.cpp pass this to the chat template (Qwen3 and others).
             thinks = {"chat_template_kwargs": {"enable_thinking": word != "none"}}
             return thinks if word == "none" else {**thinks, "reasoning_effort": word}
+        case "together":
+            return (
+                {"reasoning": {"enabled": False}} if word == "none" else {"reasoning_effort": word}
+            )
+        case "thinking":  # Moonshot and Z.AI: on or off.
+            return {"thinking": {"type": "disabled" if word == "none" else "enabled"}}
         case "effort":
             return {"reasoning_effort": word}
 
@@ -278,4 +253,18 @@ def _content_part(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": shown}
     if isinstance(shown, ImagePart):
         return {"type": "image_url", "image_url": {"url": data_url(shown)}}
+    if is_audio(shown):
+        return {"type": "input_audio", "input_audio": _audio_fields(shown)}
     return {"type": "file", "file": {"filename": shown.name, "file_data": data_url(shown)}}
+
+
+def _audio_fields(part: FilePart) -> dict[str, str]:
+    """Data and format of a recording; the API documents only these two formats."""
+    media_type = audio_type(part)
+    if media_type not in _AUDIO_FORMATS:
+        raise ModelError(
+            f"Chat Completions servers take audio as WAV or MP3, and {part.name!r} is "
+            f"{media_type}; convert it, or give it to a Gemini model (google:…). Nothing was sent.",
+            code="LLM_HTTP_ERROR",
+        )
+    return {"data": part.data, "format": _AUDIO_FORMATS[media_type]}

@@ -16,6 +16,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.answer.content_parts import nothing_readable, read_content, unread_names
 from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
     call_part,
@@ -26,6 +27,7 @@ from nbagent.providers.answer.vendor_words import (
 from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
+    Picture,
     Progress,
     ReasoningField,
     ServerFault,
@@ -52,7 +54,7 @@ _TEXT_FIELDS = ("text", "output_text")
 _MESSAGE_FIELDS = frozenset(
     {"role", "content", "refusal", "tool_calls", "function_call", "extra_content"}
     | {*REASONING_FIELDS, _REASONING_DETAILS, "annotations", "provider_specific_fields", "name"}
-    | {"id", "type", *_TEXT_FIELDS}
+    | {"id", "type", "images", *_TEXT_FIELDS}
 )
 """Fields of a message or a choice that are read here, or that hold no part of the answer."""
 _PROMPT_FILTERS = ("prompt_filter_results", "prompt_annotations")
@@ -187,6 +189,10 @@ class ChatParser(Parser):
         if content is None:
             content = next((delta[name] for name in _TEXT_FIELDS if name in delta), None)
         yield from read_content(content)
+        # OpenRouter and LiteLLM send images beside the text.
+        for part in objects_in(delta.get("images")):
+            if (sent := find_file(part)) is not None:
+                yield Picture(sent)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             yield Facts(refused=True)
             yield TextPiece(refusal)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
@@ -16,8 +16,10 @@ from nbagent.contracts.deltas import ReasoningPiece
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.address import host_of
 from nbagent.providers.answer.content_parts import read_content, unread_names
 from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import SentFile
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import (
     call_part,
@@ -29,6 +31,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     ReasoningField,
     UsageReport,
     WireDelta,
@@ -42,7 +45,12 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
-from nbagent.providers.wires.encoding import arguments_object, text_or_part, unsupported_file
+from nbagent.providers.wires.encoding import (
+    answer_text,
+    arguments_object,
+    text_or_part,
+    unsupported_file,
+)
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
@@ -52,9 +60,10 @@ _TOP_LEVEL_KEYS = frozenset(
 """All other keys of `extra_body` (`num_ctx`) go into `options`: elsewhere Ollama ignores them."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Levels for efforts that gpt-oss does not know."""
-_MESSAGE_FIELDS = frozenset({"role", "content", "thinking", "tool_calls", "tool_name"})
+_MESSAGE_FIELDS = frozenset({"role", "content", "thinking", "tool_calls", "tool_name", "images"})
 _COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+_CLOUD_MODEL = re.compile(r".*[:-]cloud")
 _DATA_URL = re.compile(r"data:[^,]*;base64,")
 
 
@@ -73,6 +82,13 @@ def ollama_url(host: str) -> str:
     name = "127.0.0.1" if parts.hostname in (None, "0.0.0.0", "::") else parts.hostname
     name = f"[{name}]" if ":" in name else name
     return f"{parts.scheme}://{name}:{port}{parts.path.rstrip('/')}"
+
+
+def is_paid_model(model: str, base_url: str | None) -> bool:
+    """True for models of Ollama's cloud, also where a server of this machine sends them on to it
+    (https://docs.ollama.com/cloud)."""
+    at_home = host_of(base_url).removeprefix("www.") == "ollama.com"
+    return at_home or bool(_CLOUD_MODEL.fullmatch(model))
 
 
 class OllamaParser(Parser):
@@ -121,6 +137,10 @@ class OllamaParser(Parser):
         yield from read_content(content)
         if unread := unread_names(message, _MESSAGE_FIELDS):
             yield unread
+        images: Any = message.get("images")
+        for data in cast("list[Any]", images) if isinstance(images, list) else []:
+            if isinstance(data, str) and data:
+                yield Picture(SentFile("", data))
         calls = objects_in(message.get("tool_calls"))
         if message.get("tool_calls") not in (None, calls):
             raise bad_response("`tool_calls` is not a list of calls")
@@ -220,9 +240,10 @@ def _tagged(model: str) -> str:
 
 
 def _assistant_message(message: Message, context: EncodingContext) -> list[Any]:
-    if not message.text and not message.tool_calls:
+    text = answer_text(message)
+    if not text and not message.tool_calls:
         return []
-    wire: dict[str, Any] = {"role": "assistant", "content": message.text}
+    wire: dict[str, Any] = {"role": "assistant", "content": text}
     if message.reasoning and context.has_tools and context.raw_from_model(message):
         wire["thinking"] = message.reasoning
     if message.tool_calls:

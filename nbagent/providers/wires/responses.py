@@ -17,6 +17,7 @@ from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.answer.content_parts import read_content
 from nbagent.providers.answer.finish_words import finish_reason
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.answer.wire_deltas import (
@@ -25,6 +26,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     Progress,
     ServerFault,
     UsageReport,
@@ -40,11 +42,16 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
+from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_text,
     attachments,
     data_url,
+    is_audio,
+    system_with_schema,
     text_or_part,
+    unsupported_file,
     wire_id,
 )
 from nbagent.providers.wires.tool_names import WireNames
@@ -170,6 +177,8 @@ class ResponsesParser(Parser):
                 if (position, "text") not in self._streamed:
                     for piece in read_content(item.get("content")):
                         yield self._message_piece(position, piece)
+            case "image_generation_call":
+                yield from self._read_image(position, item)
             case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
                     text = text_or_empty(part.get("text"))
@@ -184,6 +193,16 @@ class ResponsesParser(Parser):
         if isinstance(piece, TextPiece):
             return self._piece("text", position, piece.text)
         return piece
+
+    def _read_image(self, position: int, item: dict[str, Any]) -> Iterator[WireDelta]:
+        """Read a generated image; the item that goes back has its number, not its data."""
+        self._items[position] = {
+            name: item[name] for name in ("type", "id", "status") if name in item
+        }
+        if (sent := find_file(item)) is not None:
+            yield Picture(sent)
+            if (number := self._progress.image_number) is not None:
+                self._items[position][_IMAGE_NUMBER] = number
 
     def _finish_response(self, response: dict[str, Any], status: str) -> Iterator[WireDelta]:
         """Read the last event: missing items, usage, and the finish reason."""
@@ -207,7 +226,8 @@ class ResponsesParser(Parser):
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
         if any(item.get("status") == "incomplete" for item in of_answer):
             status = "incomplete"  # An item was cut, so the answer was.
-        if any(item.get("encrypted_content") or item.get("phase") for item in items):
+        needed = ("encrypted_content", "phase", _IMAGE_NUMBER)
+        if any(item.get(name) not in (None, "") for item in items for name in needed):
             yield Facts(raw={"items": items})
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
@@ -231,6 +251,8 @@ def _background_fault(status: str) -> ModelError:
     )
 
 
+_IMAGE_NUMBER = "image_number"
+"""In the items that `raw` keeps: the image's number in the message, in place of its data."""
 _REQUEST_ONLY_KINDS = ("_output", "item_reference")
 """Endings of item types that occur only in requests."""
 
@@ -239,6 +261,9 @@ _REPEATED_FIELDS = frozenset(
     {"output", "instructions", "input", "tools", "tool_choice", "text", "metadata", "prompt"}
 )
 """Fields that are read here, or repeat the request."""
+
+
+_UNKNOWN_SERVER = Profile()
 
 
 class Responses(Wire):
@@ -250,6 +275,11 @@ class Responses(Wire):
     messages_field = "input"
     unsupported_fields = frozenset({"stop_sequences"})
     reserved_keys = frozenset({"input", "tools", "instructions"})
+    workarounds = frozenset({"no_replay"})
+
+    def __init__(self, profile: Profile = _UNKNOWN_SERVER) -> None:
+        self._profile = profile
+        self.account_headers = profile.account_headers
 
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
@@ -277,8 +307,13 @@ class Responses(Wire):
         return without_none(params)
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
-        """True for every model and any tools."""
-        return True
+        """True as the profile says: then for every model and any tools."""
+        return self._profile.responses_schema
+
+    def system_text(self, request: ChatRequest) -> str:
+        """System text, with the schema if the server may ignore it as a parameter."""
+        in_words = request.output_schema is not None and not self._profile.responses_schema
+        return system_with_schema(request) if in_words else request.system_prompt
 
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode a flat function. `strict: false` is explicit: the server may take a missing one
@@ -324,8 +359,9 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     if not answer_items or [item.get("type") for item in answer_items].count(
         "function_call"
     ) != len(calls):
-        text = {"type": "message", "role": "assistant", "content": message.text}
-        return [text, *calls] if message.text else calls
+        content = answer_text(message)
+        text = {"type": "message", "role": "assistant", "content": content}
+        return [text, *calls] if content else calls
     # Items as they came, in order. Without `store` the server knows no reasoning item by its id
     # ("Item rs_… not found"): one without encrypted content is dropped.
     items: list[dict[str, Any]] = []
@@ -333,8 +369,10 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     for item in answer_items:
         if item.get("type") == "function_call":
             items.append({**item, **next(left)})  # Results refer to `call_id`.
+        elif item.get("type") == "image_generation_call":
+            items += _image_item(item, message)
         elif (
-            item.get("encrypted_content")
+            item.get("encrypted_content") and "no_replay" not in context.workarounds
             if item.get("type") == "reasoning"
             else _is_answer_item(item)
         ):
@@ -344,10 +382,21 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     return items
 
 
+def _image_item(item: dict[str, Any], message: Message) -> list[dict[str, Any]]:
+    """Return the item of a generated image with its data; the server has not stored it."""
+    number, images = item.get(_IMAGE_NUMBER), message.images
+    if not isinstance(number, int) or not 0 <= number < len(images) or not images[number].data:
+        return []
+    plain = {name: value for name, value in item.items() if name != _IMAGE_NUMBER}
+    return [{**plain, "status": "completed", "result": images[number].data}]
+
+
 def _content_part(part: Part) -> dict[str, Any]:
     shown = text_or_part(part)
     if isinstance(shown, str):
         return {"type": "input_text", "text": shown}
     if isinstance(shown, ImagePart):
         return {"type": "input_image", "image_url": data_url(shown), "detail": "auto"}
+    if is_audio(shown):
+        raise unsupported_file(shown, "The Responses API")
     return {"type": "input_file", "filename": shown.name, "file_data": data_url(shown)}

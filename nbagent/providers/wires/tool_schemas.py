@@ -12,10 +12,14 @@ from contextlib import suppress
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.schema_walk import (
+    DEFINITION_KEYWORDS,
+    Schema,
+    change_schemas,
+    reference_target,
+    walk_schema,
+)
 
-_SCHEMAS_BY_NAME = frozenset({"properties", "$defs", "definitions", "patternProperties"})
-"""Keywords whose keys are names of properties or definitions."""
-_DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples", "example", "required"})
 # And `additionalProperties: false`; Mistral answers all four with 422.
 _MISTRAL_REFUSES = ("$id", "$schema", "strict")
 _GEMINI_REFUSES = frozenset(
@@ -30,8 +34,6 @@ _ANTHROPIC_REFUSES = (
 )
 """Keywords that Anthropic refuses in a schema for an answer. They go into the description, as in
 its own client."""
-_DEFINITION_KEYWORDS = ("$defs", "definitions")
-Schema = dict[str, Any]
 
 
 def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) -> Schema:
@@ -44,17 +46,19 @@ def wire_schema(schema: Schema, *, inline: bool = False, plain: bool = False) ->
         plain: drop the keywords that Mistral refuses with 422.
     """
     schema = {"type": "object", **schema}
-    return _walk(_inline_references(schema) if inline else schema, _for_mistral if plain else dict)
+    return _changed(
+        _inline_references(schema) if inline else schema, _for_mistral if plain else dict
+    )
 
 
 def gemini_schema(schema: Schema) -> Schema:
     """Schema for Gemini's `…JsonSchema` fields, without the keywords that it refuses."""
-    return _walk(schema, _for_gemini)
+    return _changed(schema, _for_gemini)
 
 
 def closed_schema(schema: Schema) -> Schema:
     """Schema of an answer for Anthropic: closed objects, limits in the descriptions."""
-    return _walk(schema, _for_anthropic)
+    return _changed(schema, _for_anthropic)
 
 
 def can_be_closed(schema: Schema | None) -> bool:
@@ -66,27 +70,20 @@ def can_be_closed(schema: Schema | None) -> bool:
         own_names |= node.get("additionalProperties", False) is not False
         return node
 
-    written = _walk(_inline_references(schema or {}), check_node)
+    written = _changed(_inline_references(schema or {}), check_node)
     return not own_names and "$ref" not in str(written)
 
 
-def _walk(value: Any, change: Callable[[Schema], Schema], name: str = "") -> Any:
-    """Return the value of a keyword with each schema in it changed, inner ones first."""
-    if name in _DATA_KEYWORDS:
-        return value
-    if isinstance(value, list):
-        return [_walk(item, change) for item in cast("list[Any]", value)]
-    if not isinstance(value, dict):
-        return value
-    by_name = name in _SCHEMAS_BY_NAME
-    node = cast("Schema", value)
-    inner = {key: _walk(child, change, "" if by_name else key) for key, child in node.items()}
-    if by_name:
-        return inner
-    changed = change(inner)
-    if changed.get("type") == "object":
-        changed.setdefault("properties", {})  # OpenAI refuses an object without this key.
-    return changed
+def _changed(schema: Schema, change: Callable[[Schema], Schema]) -> Schema:
+    """Return the schema with each schema in it changed, inner ones first."""
+
+    def complete(node: Schema) -> Schema:
+        changed = change(node)
+        if changed.get("type") == "object":
+            changed.setdefault("properties", {})  # OpenAI refuses an object without this key.
+        return changed
+
+    return change_schemas(schema, complete)
 
 
 def _for_mistral(node: Schema) -> Schema:
@@ -128,32 +125,33 @@ def _without(node: Schema, *names: str) -> Schema:
 
 def _inline_references(schema: Schema) -> Schema:
     """Replace references by their targets, unless they are recursive or grow too much."""
-    known = {
-        f"#/{keyword}/{name}": target
-        for keyword in _DEFINITION_KEYWORDS
-        for name, target in (json_object(schema.get(keyword)) or {}).items()
-    }
-    open_references: list[str] = []  # References that are being replaced; one in it is recursive.
     nodes, is_whole = 0, True
 
-    def write_out(node: Schema) -> Schema:
+    def enter(node: Any, open_references: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """Write out the reference of a node; one inside its own target is recursive."""
         nonlocal nodes, is_whole
         nodes += 1
-        target = node.get("$ref")
-        if not isinstance(target, str):
-            # A discriminator names definitions that are gone; the constants in the variants
-            # suffice.
-            return _without(node, "discriminator")
-        if target in open_references or target not in known or nodes > _MAX_NODES:
-            is_whole = False
-            return node
-        open_references.append(target)
-        target_schema = _walk(known[target], write_out)
-        open_references.pop()
-        return {**(json_object(target_schema) or {}), **_without(node, "$ref")}
+        while isinstance(reference := (json_object(node) or {}).get("$ref"), str):
+            target = _definition(schema, reference)
+            if reference in open_references or target is None or nodes > _MAX_NODES:
+                is_whole = False
+                break
+            open_references = (*open_references, reference)
+            node = {**target, **_without(cast("Schema", node), "$ref")}
+        return node, open_references
 
+    def leave(node: Schema) -> Schema:
+        # A discriminator names definitions that are gone; the constants in the variants suffice.
+        return node if "$ref" in node else _without(node, "discriminator")
+
+    root, state = _without(schema, *DEFINITION_KEYWORDS), tuple[str, ...]()
     with suppress(RecursionError):
-        written = _walk(_without(schema, *_DEFINITION_KEYWORDS), write_out)
+        written = walk_schema(root, enter=enter, leave=leave, state=state)
         if nodes <= _MAX_NODES:
             return written if is_whole else {**schema, **written}
     return schema
+
+
+def _definition(schema: Schema, reference: str) -> Schema | None:
+    starts = tuple(f"#/{keyword}/" for keyword in DEFINITION_KEYWORDS)
+    return reference_target(schema, reference) if reference.startswith(starts) else None

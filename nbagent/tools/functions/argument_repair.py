@@ -3,16 +3,20 @@
 Examples are JSON inside a string, one value instead of a list, `null` for a default, all arguments
 under `"arguments"`, or a choice in another case. Owns the repairs, the notes about them and the
 error text for the rest. Values that pydantic coerces itself and strings for `str` do not change.
+The text that a model sent is decoded before, in `contracts.messages.parse_arguments`.
 """
 
 from __future__ import annotations
 
 import ast
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.messages import is_storable_json
 from nbagent.shown.texts import cut_middle, safe_repr
 from nbagent.tools.tool_names import name_list, nearest_name
 
@@ -23,9 +27,21 @@ _WANTS_LIST = frozenset(
 _CHOICES = ("enum", "literal_error")
 _MISSING = ("missing", "missing_argument", "missing_keyword_only_argument")
 _EXTRA = ("extra_forbidden", "unexpected_keyword_argument")
-_WRAPPERS = ("arguments", "args", "input", "parameters", "params")
+_WRAPPERS = (
+    *("arguments", "args", "input", "parameters", "params"),
+    *("kwargs", "tool_input", "tool_args", "tool_arguments", "properties"),
+)
+_CALL_KEYS = frozenset(("name", "tool", "tool_name", "function", "type", "id"))
+"""Keys beside the arguments in a whole call, which some models send as the arguments."""
+_FENCE = re.compile(r"\s*```(?:json|python)?\s*\n?(.*?)\n?\s*```\s*", re.DOTALL | re.IGNORECASE)
+_TRAILING = re.compile(r"(?:\s|[,;]|</?[\w:.|-]+>|<\|[\w|]+\|>)*")
+"""Text behind a value: the punctuation of the list around it, tags of a chat template."""
+_MAX_DECODED = 3
+"""JSON inside JSON inside JSON."""
 _QUOTED_TEXT = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"")
 _MAX_PROBLEMS = 8
+_MAX_LITERAL_CHARS = 100_000
+_DECODER = json.JSONDecoder()
 Problem = Mapping[str, Any]
 """One error of pydantic: `type`, `loc`, `msg`, `input` and `ctx`."""
 Path = tuple[Any, ...]
@@ -46,8 +62,7 @@ class ArgumentRepair:
         self.raw = raw
         self.notes: list[str] = []
         self._names, self._optional = names, optional
-        if len(raw) == 1:
-            self._unwrap(*raw.items())
+        self._unwrap()
 
     def repair(self, problems: Iterable[Problem]) -> bool:
         """Repair values that pydantic refused; False if nothing could be repaired."""
@@ -80,15 +95,18 @@ class ArgumentRepair:
         more = [f"and {len(lines) - _MAX_PROBLEMS} more"] if len(lines) > _MAX_PROBLEMS else []
         return "; ".join(lines[:_MAX_PROBLEMS] + more)
 
-    def _unwrap(self, entry: tuple[str, Any]) -> None:
-        key, value = entry
-        inner = json_object(_decode_json(value))
-        if key in self._names or key not in _WRAPPERS or inner is None:
+    def _unwrap(self) -> None:
+        """Take the arguments out of an object around them, also out of a whole call."""
+        if any(key in self._names for key in self.raw):
+            return
+        wrappers = [key for key in self.raw if key not in _CALL_KEYS]
+        inner = json_object(_decode_json(self.raw[wrappers[0]])) if len(wrappers) == 1 else None
+        if inner is None or wrappers[0] not in _WRAPPERS:
             return
         if not inner or any(name in self._names for name in inner):
-            del self.raw[key]
+            self.raw.clear()
             self.raw.update(inner)
-            self.notes.append(f"{key}: its entries are read as the arguments")
+            self.notes.append(f"{wrappers[0]}: its entries are read as the arguments")
 
     def _path(self, problem: Problem) -> Path:
         """Path of a problem in the arguments.
@@ -144,13 +162,35 @@ def _choices(problem: Problem) -> list[str]:
 
 def _decode_json(value: Any) -> Any:
     """Decode JSON inside a string; return the value itself if there is none, or only a string."""
-    if not isinstance(value, str):
-        return value
-    try:
-        inner = load_json(value)
-    except (ValueError, RecursionError):
-        return value
+    inner = value
+    for _ in range(_MAX_DECODED):
+        if not isinstance(inner, str):
+            return inner
+        try:
+            inner = load_json(inner)
+        except (ValueError, RecursionError):
+            inner = _decode_container(inner)
+            return value if inner is None else inner
     return value if isinstance(inner, str) else inner
+
+
+def _decode_container(text: str) -> Any:
+    """Decode a list or object in a fence, with text behind, or as a Python literal; else None."""
+    if fenced := _FENCE.fullmatch(text):
+        text = fenced[1]
+    text = text.strip()
+    if not text.startswith(("[", "{")) or len(text) > _MAX_LITERAL_CHARS:
+        return None
+    with suppress(ValueError, RecursionError):
+        value, end = _DECODER.raw_decode(text)
+        return value if _TRAILING.fullmatch(text, end) and is_storable_json(value) else None
+    if "\\" in text:
+        return None  # Python warns of an escape that it does not know, in the cell.
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        # Only values that JSON has; a set or a tuple would be another mistake.
+        literal = ast.literal_eval(text)
+        return literal if is_storable_json(literal) else None
+    return None
 
 
 def _path_text(path: Path) -> str:

@@ -1,7 +1,8 @@
-"""The `@nbagent.tool` decorator, and the definition of a function tool.
+"""The `@nbagent.tool` decorator, the definition of a tool, and tools that run a function.
 
-A definition is built once for each function and cached on it. The functions of built-in hosts, and
-the previews of their calls, belong to the modules of the hosts.
+A definition is built once for each function and cached on it. A host that plans its calls itself
+needs the definition only. The functions of built-in hosts, and the previews of their calls, belong
+to the modules of the hosts.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeVar, cast, overload
 
@@ -30,6 +32,7 @@ from nbagent.tools.functions.arguments import (
     signature_of,
     unwrap_partials,
 )
+from nbagent.tools.functions.callables import refusal_of
 from nbagent.tools.functions.docstrings import parse_docstring
 from nbagent.tools.functions.running import FunctionCall, ToolOptions, is_async
 from nbagent.tools.tool_names import FUNCTION_HOST, check_tool_name
@@ -142,6 +145,10 @@ def _check_options(options: ToolOptions) -> None:
 
 
 def _check_target(target: Any, options: ToolOptions) -> None:
+    if reason := refusal_of(target):
+        name = unwrap_partials(target)
+        name = name.__name__ if type(name) is types.FunctionType else class_name(name)
+        raise UsageError(f"{name!r} {reason}")
     if issubclass(type(target), type) or not callable(target):
         raise UsageError(
             f"{safe_repr(target, 80)} cannot be a tool; give a function, a bound method or an "
@@ -167,9 +174,9 @@ def tool_options(obj: object) -> ToolOptions | None:
     kind = type(obj)
     if issubclass(kind, types.MethodType):
         return tool_options(cast("types.MethodType", obj).__func__)
-    if issubclass(kind, functools.partial):
-        return tool_options(cast("functools.partial[Any]", obj).func)
     marked: object = inspect.getattr_static(obj, _OPTIONS_ATTRIBUTE, None)
+    if type(marked) is not ToolOptions and issubclass(kind, functools.partial):
+        return tool_options(cast("functools.partial[Any]", obj).func)
     if type(marked) is not ToolOptions:
         call = inspect.getattr_static(kind, "__call__", None)
         marked = inspect.getattr_static(call, _OPTIONS_ATTRIBUTE, None)
@@ -187,30 +194,46 @@ class _CacheEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FunctionTool:
-    """A callable as a tool: its spec for the model, its options and the check of arguments."""
+class ToolDefinition:
+    """A tool as it is shown and checked: its spec for the model, options and parameters."""
 
     spec: ToolSpec
     options: ToolOptions
     arguments: Arguments
-    target: Callable[..., Any]
 
     @property
     def name(self) -> str:
         return self.spec.name
 
-    def prepare_call(
-        self, checked: CheckedArguments, preview: CallPreview | None = None
-    ) -> PreparedCall:
-        """Prepare a call with checked arguments. By default an approval is valid for this code."""
-        traits = self.spec.traits
-        if preview is None:
-            preview = CallPreview(ruling=traits.ruling, approval_key=traits.sha)
+
+@dataclass(frozen=True, slots=True)
+class FunctionTool:
+    """A definition with the callable that runs its calls."""
+
+    definition: ToolDefinition
+    target: Callable[..., Any]
+
+    @property
+    def name(self) -> str:
+        return self.definition.name
+
+    @property
+    def spec(self) -> ToolSpec:
+        return self.definition.spec
+
+    @property
+    def arguments(self) -> Arguments:
+        return self.definition.arguments
+
+    def prepare_call(self, checked: CheckedArguments) -> PreparedCall:
+        """Prepare a call with checked arguments. An approval is valid for this code."""
+        definition, traits = self.definition, self.spec.traits
+        preview = CallPreview(ruling=traits.ruling, approval_key=traits.sha)
 
         async def run(context: ToolContext) -> ToolOutcome:
-            args, kwargs = self.arguments.call_arguments(checked, context)
+            args, kwargs = definition.arguments.call_arguments(checked, context)
             work = functools.partial(self.target, *args, **kwargs)
-            outcome = await FunctionCall(self.name, work, self.options, context).run()
+            outcome = await FunctionCall(self.name, work, definition.options, context).run()
             return replace(outcome, tool_sha=traits.sha, notes=(*checked.notes, *outcome.notes))
 
         return PreparedCall(spec=self.spec, arguments=checked.json_values, preview=preview, run=run)
@@ -233,34 +256,45 @@ def as_tool(obj: object, *, namespace: Mapping[str, Any] | None = None) -> Funct
         name = check_tool_name(
             options.name or callable_name(call) or type(unwrap_partials(call)).__name__
         )
-        return cached_definition(call, replace(options, name=name), FUNCTION_HOST, namespace or {})
+        options = replace(options, name=name)
+        definition = cached_definition(call, options, FUNCTION_HOST, namespace or {})
+        return FunctionTool(definition, call)
     except NbagentError:
         raise
     except VALUE_ERRORS as error:
         # Its own attributes (`__signature__`, `__doc__`, …) may raise anything.
-        name = obj.__name__ if type(obj) is types.FunctionType else class_name(obj)
+        has_name = type(obj) in (types.FunctionType, types.BuiltinFunctionType)
+        name = cast("Any", obj).__name__ if has_name else class_name(obj)
         raise UsageError(
             f"the tool {name!r} cannot be read ({safe_repr(error, 200)}); wrap it in a def with "
             "hints and a docstring"
         ) from error
 
 
+def define_method(
+    function: Callable[..., Any], *, name: str, host: str, ruling: Ruling = "allow", **options: Any
+) -> ToolDefinition:
+    """Define a tool of a built-in host after a function or bound method of nbagent.
+
+    Schema and checks come from its hints, the texts from its docstring. Other options: see
+    `ToolOptions`; a synchronous one is `threaded` by default.
+    """
+    options = {"threaded": not is_async(function), **options}
+    options_of_tool = ToolOptions(name=name, ask=ruling == "ask", **options)
+    return cached_definition(function, options_of_tool, host, {})
+
+
 def method_tool(
     function: Callable[..., Any], *, name: str, host: str, ruling: Ruling = "allow", **options: Any
 ) -> FunctionTool:
-    """Define a function or bound method of nbagent as a tool of a built-in host.
-
-    Schema and checks come from its hints, the texts from its docstring. A synchronous one runs in
-    a worker thread unless `threaded=False`. Other options: see `ToolOptions`.
-    """
-    threaded = options.pop("threaded", not is_async(function))
-    options_of_tool = ToolOptions(name=name, threaded=threaded, ask=ruling == "ask", **options)
-    return cached_definition(function, options_of_tool, host, {})
+    """Make a tool that runs a function or bound method of nbagent; see `define_method`."""
+    definition = define_method(function, name=name, host=host, ruling=ruling, **options)
+    return FunctionTool(definition, function)
 
 
 def cached_definition(
     obj: Any, options: ToolOptions, host: str, namespace: Mapping[str, Any]
-) -> FunctionTool:
+) -> ToolDefinition:
     """Return the definition cached on a function; build it again if the function changed."""
     owner: Any = getattr(obj, "__func__", obj) if isinstance(obj, types.MethodType) else obj
     if not isinstance(owner, types.FunctionType):
@@ -272,15 +306,14 @@ def cached_definition(
     cache_key = (id(owner), *state, options, host, owner is obj)
     entry: _CacheEntry = owner.__dict__.get(_CACHE_ATTRIBUTE, _CacheEntry())
     if entry.cache_key != cache_key:
-        # Store the plain function: a bound method would keep its instance alive.
-        definition = replace(_define(obj, options, host, namespace), target=owner)
+        definition = _define(obj, options, host, namespace)
         entry = owner.__dict__[_CACHE_ATTRIBUTE] = _CacheEntry(cache_key, definition)
-    return entry.definition if owner is obj else replace(entry.definition, target=obj)
+    return entry.definition
 
 
 def _define(
     target: Callable[..., Any], options: ToolOptions, host: str, namespace: Mapping[str, Any]
-) -> FunctionTool:
+) -> ToolDefinition:
     # A tool may be defined before the first run, which registers the secrets of the environment.
     register_environment()
     name = cast("str", options.name)
@@ -290,7 +323,9 @@ def _define(
             f"{target.__qualname__!r} is a method without an instance; use the method of an "
             f"instance, such as {_class_name(target)}(…).{name}"
         )
-    text, parameter_texts = parse_docstring(redact(clean(_docstring(target))))
+    text, parameter_texts = parse_docstring(
+        redact(clean(_docstring(target))), _parameter_names(target, signature)
+    )
     arguments = Arguments(name, signature, parameter_texts)
     description = text if options.description is None else options.description
     spec = ToolSpec(
@@ -305,7 +340,7 @@ def _define(
             sha=_sha(target, signature, options),
         ),
     )
-    return FunctionTool(spec=spec, options=options, arguments=arguments, target=target)
+    return ToolDefinition(spec=spec, options=options, arguments=arguments)
 
 
 def callable_name(obj: Any) -> str:
@@ -314,6 +349,18 @@ def callable_name(obj: Any) -> str:
     if name == "<lambda>":
         raise UsageError("a lambda has no name; use a def, or nbagent.tool(name=…)(the lambda)")
     return name if isinstance(name, str) else ""
+
+
+def _parameter_names(target: Any, signature: inspect.Signature) -> set[str]:
+    """Names of all parameters that a docstring may describe, also of those a partial has bound.
+
+    The text for `**kwargs` stays in the description: the schema has no place for it.
+    """
+    parameters = [*signature.parameters.values()]
+    if isinstance(target, functools.partial):
+        with suppress(TypeError, ValueError):
+            parameters += inspect.signature(unwrap_partials(target)).parameters.values()
+    return {p.name for p in parameters if p.kind is not p.VAR_KEYWORD}
 
 
 def _docstring(target: Any) -> str:

@@ -14,6 +14,7 @@ from nbagent.shown.texts import VALUE_ERRORS
 from nbagent.tools.functions.arguments import CheckedArguments
 from nbagent.tools.functions.definition import (
     FunctionTool,
+    ToolDefinition,
     as_tool,
     cached_definition,
     callable_name,
@@ -53,7 +54,8 @@ def _duplicate_name_error(name: str, which: str) -> UsageError:
 class MethodHost:
     """A host of fixed tools. Subclasses override `prepare` to plan and preview calls.
 
-    Each of `names` is a tool's name or one of `all_names`, which select all tools; any other raises
+    A tool that only its `prepare` runs is a `ToolDefinition`, the others are `FunctionTool`s. Each
+    of `names` is a tool's name or one of `all_names`, which select all tools; any other raises
     UsageError.
     """
 
@@ -63,7 +65,7 @@ class MethodHost:
     def __init__(
         self,
         name: str,
-        tools: Iterable[FunctionTool],
+        tools: Iterable[FunctionTool | ToolDefinition],
         names: Sequence[str] = ("",),
         all_names: Sequence[str] = ("",),
     ) -> None:
@@ -73,7 +75,9 @@ class MethodHost:
             if wanted not in (*all_names, *tools_by_name):
                 raise unknown_name_error(wanted, (*all_names, *tools_by_name))
         has_all = not {*all_names}.isdisjoint(names)
-        self._tools = {key: tool for key, tool in tools_by_name.items() if has_all or key in names}
+        self._tools: dict[str, FunctionTool | ToolDefinition] = {
+            key: tool for key, tool in tools_by_name.items() if has_all or key in names
+        }
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -85,11 +89,14 @@ class MethodHost:
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call; raise ToolError if the tool is unknown or its arguments are not valid."""
-        tool = self._find_tool(call)
-        check = functools.partial(tool.arguments.validate, call.arguments)
-        if not tool.arguments.runs_foreign_code:
+        tool = self._tools.get(call.name)
+        if not isinstance(tool, FunctionTool):
+            raise unknown_call_error(call.name, tuple(self._tools))
+        definition = tool.definition
+        check = functools.partial(definition.arguments.validate, call.arguments)
+        if not definition.arguments.runs_foreign_code:
             return tool.prepare_call(check())
-        limit_s = tool.options.timeout_s
+        limit_s = definition.options.timeout_s
         try:
             # Foreign code must not block the engine's thread.
             checked, _ = await context.runner.run(
@@ -100,15 +107,13 @@ class MethodHost:
             raise ToolError(text, code="E_TIMEOUT") from None
         return tool.prepare_call(checked)
 
-    def _find_tool(self, call: ToolCall) -> FunctionTool:
+    def _check_call(self, call: ToolCall) -> tuple[ToolDefinition, CheckedArguments]:
+        """Check a call that the host plans itself; raise ToolError as `prepare` does."""
         tool = self._tools.get(call.name)
         if tool is None:
             raise unknown_call_error(call.name, tuple(self._tools))
-        return tool
-
-    def _check_call(self, call: ToolCall) -> tuple[FunctionTool, CheckedArguments]:
-        tool = self._find_tool(call)
-        return tool, tool.arguments.validate(call.arguments)
+        definition = tool.definition if isinstance(tool, FunctionTool) else tool
+        return definition, definition.arguments.validate(call.arguments)
 
 
 class FunctionHost(MethodHost):
@@ -144,7 +149,9 @@ class FunctionHost(MethodHost):
 
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         """Check a call against the present code: autoreload changes functions in place."""
-        if (tool := self._tools.get(call.name)) is not None:
-            now = cached_definition(tool.target, tool.options, FUNCTION_HOST, self._namespace())
-            self._tools[call.name] = now
+        tool = self._tools.get(call.name)
+        if isinstance(tool, FunctionTool):
+            options, names = tool.definition.options, self._namespace()
+            definition = cached_definition(tool.target, options, FUNCTION_HOST, names)
+            self._tools[call.name] = FunctionTool(definition, tool.target)
         return await super().prepare(call, context)

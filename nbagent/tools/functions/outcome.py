@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
-from collections.abc import Mapping
+import types
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -30,9 +32,18 @@ _LOOP_MESSAGES = (
     "bound to a different event loop",
     "Event loop is",
 )
+_RUNNING_LOOP_MESSAGES = (
+    "cannot be called from a running event loop",
+    "event loop is already running",
+    "Cannot run the event loop while another loop is running",
+    "Already running asyncio in this thread",
+    "AsyncToSync in the same thread as an async event loop",
+)
+"""Of asyncio's `run`, `Runner.run` and `run_until_complete`, uvloop's, anyio's and asgiref's."""
 
 
 LOOP_HINT = '; mark it @nbagent.tool(loop="notebook") so that it runs on the notebook\'s own loop'
+RUNNING_LOOP_HINT = "; write the tool as async def and await the coroutine instead of running it"
 
 
 def value_outcome(value: object, budget_chars: int = MAX_RESULT_CHARS) -> ToolOutcome:
@@ -82,12 +93,40 @@ def loop_hint(error: BaseException) -> str:
     asyncio and libraries such as aiohttp bind clients and locks to the loop of their first use,
     and tools run on a loop of their own.
     """
-    runtime_errors = (cause for cause in _causes(error) if isinstance(cause, RuntimeError))
-    return (
-        LOOP_HINT
-        if any(message in _message(cause) for cause in runtime_errors for message in _LOOP_MESSAGES)
-        else ""
-    )
+    return LOOP_HINT if _has_message(error, _LOOP_MESSAGES) else ""
+
+
+def running_loop_hint(error: BaseException) -> str:
+    """Advice if a tool starts an event loop inside a running one; empty for other errors.
+
+    The coroutines that it could not run are closed, so that Python does not warn in the cell that
+    they were never awaited.
+    """
+    if not _has_message(error, _RUNNING_LOOP_MESSAGES):
+        return ""
+    for cause in _causes(error):
+        for frame, _ in traceback.walk_tb(cause.__traceback__):
+            for value in [*frame.f_locals.values()]:
+                _close_unstarted(value)
+    return RUNNING_LOOP_HINT
+
+
+def _close_unstarted(value: Any) -> None:
+    """Close a coroutine that never ran, or those in a list."""
+    if type(value) in (list, tuple):
+        for item in cast("Sequence[Any]", value):
+            if type(item) is types.CoroutineType:
+                _close_unstarted(item)
+    elif type(value) is types.CoroutineType:
+        coroutine = cast("types.CoroutineType[Any, Any, Any]", value)
+        if inspect.getcoroutinestate(coroutine) == inspect.CORO_CREATED:
+            coroutine.close()
+
+
+def _has_message(error: BaseException, messages: Sequence[str]) -> bool:
+    """True if the error or a cause of it is a RuntimeError with one of these texts."""
+    texts = [_message(cause) for cause in _causes(error) if isinstance(cause, RuntimeError)]
+    return any(message in text for text in texts for message in messages)
 
 
 def error_detail(error: BaseException) -> str:

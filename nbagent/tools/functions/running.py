@@ -25,6 +25,7 @@ from nbagent.tools.functions.outcome import (
     MAX_RESULT_CHARS,
     failure_outcome,
     loop_hint,
+    running_loop_hint,
     value_outcome,
 )
 from nbagent.tools.progress import capture_output, throttled_progress
@@ -116,7 +117,7 @@ class FunctionCall:
                 # Converting a value runs its own code, so this happens in the tool's thread.
                 return value if _is_awaitable(value) else value_outcome(value, self._budget_chars)
         except BaseException as error:
-            return self._failure(error)
+            return self._failure(error, running_loop_hint(error))
 
     async def _async_body(self, work: Callable[[], Any]) -> ToolOutcome:
         self._began_ms = self._began_ms or monotonic_ms()
@@ -131,7 +132,8 @@ class FunctionCall:
             # Everything is caught: SystemExit or KeyboardInterrupt of a task would end the loop.
             if cast("asyncio.Task[Any]", asyncio.current_task()).cancelling():
                 raise asyncio.CancelledError from error  # A stop, or an error that it caused.
-            return self._failure(error, loop_hint(error) if self._options.loop is None else "")
+            hint = loop_hint(error) if self._options.loop is None else ""
+            return self._failure(error, running_loop_hint(error) or hint)
 
     def _failure(self, error: BaseException, hint: str = "") -> ToolOutcome:
         if isinstance(error, KeyboardInterrupt) and not _is_raised_by_code(error):

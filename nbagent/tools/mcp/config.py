@@ -26,7 +26,7 @@ from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.secrets import register_value
 from nbagent.settings.project_items import current_state, readable
 from nbagent.settings.sources import project_folder
-from nbagent.settings.trust import TrustItem
+from nbagent.settings.trust import TrustItem, config_folder
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
 from nbagent.tools.tool_names import name_list
 
@@ -112,9 +112,10 @@ def mcp(
     """Register an MCP server under a name: `--tools mcp:NAME`, or `tools=[nbagent.mcp(…)]`.
 
     Nothing is started before a run uses the server. With a name alone, return the server of that
-    name from this process, from `~/.config/nbagent/mcp.json` or from `.mcp.json` here. An entry of
-    a file inside the project is returned only if you allowed exactly this entry (`%agent trust`):
-    the file changes with the project. `--tools mcp:NAME` asks before it starts.
+    name from this process, from `~/.config/nbagent/mcp.json` (or `$XDG_CONFIG_HOME/nbagent`), or
+    from `.mcp.json` here. An entry of a file inside the project is returned only if you allowed
+    exactly this entry (`%agent trust`): the file changes with the project. `--tools mcp:NAME` asks
+    before it starts.
 
     Args:
         name: prefix of its tools: `name__tool`.
@@ -164,8 +165,8 @@ def known_servers() -> Mapping[str, McpServer]:
 
 def configured_servers() -> list[str]:
     """Names of trusted servers: made in this process, or in the person's own file."""
-    in_file = _read_entries(_user_file()) if _user_file().is_file() else {}
-    return list(dict.fromkeys([*_servers, *in_file]))
+    in_files = [name for path in _user_files() if path.is_file() for name in _read_entries(path)]
+    return list(dict.fromkeys([*_servers, *in_files]))
 
 
 def find_server(name: str, project: Path) -> McpServer | ProjectServer:
@@ -218,10 +219,9 @@ def _allowed(server: McpServer | ProjectServer) -> McpServer:
 
 def _is_in_project(path: Path) -> bool:
     real = Path(os.path.realpath(path))
-    # The person's own file stays their own in a kernel that was started in the home folder.
-    return real != Path(os.path.realpath(_user_file())) and real.is_relative_to(
-        os.path.realpath(project_folder())
-    )
+    # The person's own files stay their own in a kernel that was started in the home folder.
+    own = [Path(os.path.realpath(file)) for file in _user_files()]
+    return real not in own and real.is_relative_to(os.path.realpath(project_folder()))
 
 
 def _project_server(name: str, path: Path, entry: Any) -> ProjectServer:
@@ -309,16 +309,21 @@ def _list_of(value: Any) -> list[Any]:
 
 
 def _config_files(project: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the entries of the person's own file, then those of the project.
+    """Yield the entries of the person's own files, then those of the project.
 
-    The project's file is read only if it is needed, so that a broken one blocks no other server.
+    A file is read only if it is needed, so that a broken one blocks no server of those before it.
     """
-    both = (_user_file(), project / PROJECT_FILE)
-    yield from ((path, _read_entries(path)) for path in both if path.is_file())
+    files = (*_user_files(), project / PROJECT_FILE)
+    yield from ((path, _read_entries(path)) for path in files if path.is_file())
 
 
-def _user_file() -> Path:
-    return Path.home() / ".config" / "nbagent" / "mcp.json"
+def _user_files() -> tuple[Path, ...]:
+    """The person's own files; an entry of the first one wins.
+
+    The second one differs only if XDG_CONFIG_HOME is set, which was not read here before.
+    """
+    folders = (config_folder(), Path.home() / ".config" / "nbagent")
+    return tuple(folder / "mcp.json" for folder in dict.fromkeys(folders))
 
 
 def _read_entries(path: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The connection to an MCP server: started at its first use, shared by all runs of the process.
 
 Owns the task that enters and leaves the contexts of the `mcp` package, the restart of a dead
-server, the timeouts, the last listing, and the filter for invalid messages. Runs on the engine's
-loop. Only this module imports `mcp`; `host` imports it when a server is used.
+server, the timeouts and the last listing. Runs on the engine's loop. Only this module, `transport`
+and `incoming` import `mcp`; `host` imports this one when a server is used.
 """
 
 from __future__ import annotations
@@ -10,41 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import shutil
-import sys
-import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
-import httpx2
 import mcp_types as types
 from anyio.abc import ObjectSendStream
-from mcp import Client, MCPError, StdioServerParameters
-from mcp.client.stdio import stdio_client
-from mcp.client.streamable_http import streamable_http_client
+from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic import ValidationError
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.version import __version__
 from nbagent.shown.texts import cut_middle, without_folders
 from nbagent.tools.functions.outcome import error_summary
 from nbagent.tools.json_schema import sanitize_text
-from nbagent.tools.mcp.server import (
-    MAX_TOOLS,
-    McpServer,
-    close_sessions,
-    connections,
-    is_loopback,
-    reveal_values,
+from nbagent.tools.mcp.incoming import (
+    BATCH,
+    failure_of,
+    repair_error,
+    repair_response,
+    unreadable_line,
 )
+from nbagent.tools.mcp.server import MAX_TOOLS, McpServer, close_sessions, connections
+from nbagent.tools.mcp.transport import transport_of
 
 if TYPE_CHECKING:
     from mcp.client._transport import ReadStream, TransportStreams
@@ -54,16 +48,11 @@ FIRST_MODE = "auto"
 _LIST_TIMEOUT_S = 10.0
 """A running server that lists its tools more slowly is restarted."""
 _CLOSE_TIMEOUT_S = 8.0
-_STDERR_WAIT_S = 0.5
-_HTTP_TIMEOUT_S = 30.0
 _MAX_TIMEOUTS = 10
 """Each progress message restarts the timeout of a call, up to 10 timeouts in all."""
 _MAX_PAGES = 50
-"""A server may send cursors for ever."""
-_MAX_EVENT_BYTES = 32_000_000
-"""Limit of an event over HTTP. Lines of stdout have none: they come from a local program."""
+"""A server may send new cursors for ever; one that it repeats ends the listing."""
 _LOG_LINES = 50
-_MAX_LINE_BYTES = 16_384
 _MAX_LINE_CHARS = 500
 _QUOTED_LINES = 8
 _QUOTED_CHARS = 600
@@ -157,15 +146,13 @@ class Connection:
     async def _open_session(self) -> ServerSession:
         if self.session is not None and self.session.is_open:
             return self.session
-        by_stdio = self.server.url is None
         session = await self._start(FIRST_MODE)
-        if session.has_ended and by_stdio:
-            # Some servers of the older protocol exit at any request before `initialize`.
+        if session.has_ended and session.transport.needs_legacy_start:
             session = await self._start("legacy")
         if not session.is_open:
             raise ToolError(
                 f"the MCP server {self.server.name!r} did not start{session.failure_text()}; "
-                f"check {'its command' if by_stdio else 'its URL and headers'}"
+                f"check {session.transport.settings}"
             )
         return session
 
@@ -191,14 +178,16 @@ class Connection:
 
     async def _call_error(self, error: MCPError, session: ServerSession, tool: str) -> ToolError:
         """Build the error of a failed call: server ended, HTTP session lost, or call refused."""
-        # HTTP 404 means that the server does not know this session any more (MCP specification).
-        is_session_lost = error.code == types.INVALID_REQUEST and session.http_status == 404
+        if error.message == BATCH:
+            return ToolError(f"the MCP server {self.server.name!r} did not run {tool}: {BATCH}")
+        transport = session.transport
+        is_session_lost = error.code == types.INVALID_REQUEST and transport.has_lost_session
         if error.code == types.CONNECTION_CLOSED or is_session_lost or not session.is_open:
             await session.end()
-            event = "the server ended" if self.server.url is None else "the connection was lost"
             return ToolError(
-                f"{event} while {tool} ran on the MCP server {self.server.name!r}, its effects so "
-                f"far are unknown{session.failure_text()}; the next call starts it again"
+                f"{transport.end_event} while {tool} ran on the MCP server {self.server.name!r}, "
+                f"its effects so far are unknown{session.failure_text()}; the next call starts it "
+                "again"
             )
         reason = sanitize_text(error.message, 4_000) or "it gave no reason"
         return ToolError(f"the server answered with error {error.code}: {reason}")
@@ -228,7 +217,7 @@ class ServerSession:
     def __init__(self, server: McpServer, mode: str) -> None:
         self._server = server
         self._log: deque[str] = deque(maxlen=_LOG_LINES)
-        self._stderr: threading.Thread | None = None
+        self.transport = transport_of(server, self._log)
         self._left_out: list[str] = []
         self._version = ""
         """Protocol version, empty before it is negotiated."""
@@ -247,8 +236,6 @@ class ServerSession:
         self.has_ended = False
         """True if the server ended by itself."""
         self.failure = ""
-        self.http_status: int | None = None
-        """Last HTTP status if it was an error."""
         self.is_outdated = False
         """True after a change of its tools, or a call without an answer."""
         self.running_calls = 0
@@ -264,21 +251,24 @@ class ServerSession:
         """Ask the server for its tools, page by page."""
         self.is_outdated = False
         self._left_out = []
-        tools: list[dict[str, Any]] = []
+        tools: dict[bytes, dict[str, Any]] = {}  # A server that ignores the cursor repeats a page.
+        cursors: set[str | None] = set()
         cursor: str | None = None
-        for _ in range(_MAX_PAGES):
+        while cursor not in cursors and len(cursors) < _MAX_PAGES and len(tools) <= MAX_TOOLS:
+            cursors.add(cursor)
             page = await self.client.list_tools(cursor=cursor)
-            tools += [
-                tool.model_dump(
+            for tool in page.tools:
+                definition = tool.model_dump(
                     mode="json", by_alias=True, exclude_none=True, include=_DEFINITION_FIELDS
                 )
-                for tool in page.tools
-            ]
+                tools.setdefault(dump_json(definition), definition)
             cursor = page.next_cursor
-            if cursor is None or len(tools) > MAX_TOOLS:
+            if cursor is None:
                 break
-        beyond = [str(tool.get("name")) for tool in tools[MAX_TOOLS:]]
-        self.definitions = Definitions(tuple(tools[:MAX_TOOLS]), (*self._left_out, *beyond))
+        definitions = (*tools.values(),)
+        beyond = [str(tool.get("name")) for tool in definitions[MAX_TOOLS:]]
+        left_out = dict.fromkeys([*self._left_out, *beyond])
+        self.definitions = Definitions(definitions[:MAX_TOOLS], (*left_out,))
 
     def start_closing(self) -> None:
         """Make the task leave its contexts, which ends the server's process."""
@@ -290,8 +280,7 @@ class ServerSession:
         """Close the session, wait for the end, and read the rest of stderr."""
         self.start_closing()
         await asyncio.wait((self.task,), timeout=_CLOSE_TIMEOUT_S)
-        if self._stderr is not None:
-            await asyncio.to_thread(self._stderr.join, _STDERR_WAIT_S)
+        await self.transport.read_rest()
 
     def log_lines(self) -> tuple[str, ...]:
         lines = (
@@ -302,8 +291,7 @@ class ServerSession:
     def failure_text(self) -> str:
         """Reason of the end and the last lines of stderr, to append to an error; may be empty."""
         details = f": {self.failure}" if self.failure else ""
-        if self.http_status is not None:
-            details += f" (HTTP {self.http_status})"
+        details += self.transport.status_text
         lines = " | ".join(self.log_lines()[-_QUOTED_LINES:])
         text = cut_middle(without_folders(lines), _QUOTED_CHARS)
         return f"{details}; last output: {text}" if text else details
@@ -326,10 +314,8 @@ class ServerSession:
                 self.ready.set()
                 await self.closed.wait()
         except Exception as error:
-            ended = self.has_ended and self._server.url is None
-            self.failure = self.failure or (
-                "it ended at once" if ended else _innermost_reason(error)
-            )
+            end_reason = self.transport.end_reason if self.has_ended else ""
+            self.failure = self.failure or end_reason or _innermost_reason(error)
         finally:
             self.closed.set()
             self.ready.set()
@@ -338,7 +324,7 @@ class ServerSession:
     async def _streams(self) -> AsyncGenerator[TransportStreams]:
         """Streams of the transport; messages of the server pass `_relay` first."""
         async with AsyncExitStack() as stack:
-            read, write = await self._transport(stack)
+            read, write = await self.transport.open(stack)
             send, receive = anyio.create_memory_object_stream[SessionMessage | Exception](0)
             stack.callback(receive.close)
             group = await stack.enter_async_context(anyio.create_task_group())
@@ -347,55 +333,6 @@ class ServerSession:
                 yield receive, write
             finally:
                 group.cancel_scope.cancel()
-
-    async def _transport(self, stack: AsyncExitStack) -> TransportStreams:
-        server = self._server
-        if server.url is None:
-            # Programs installed in the kernel's own environment are found too, as in `%pip`.
-            path = reveal_values(server.env).get("PATH") or os.environ.get("PATH", os.defpath)
-            folders = f"{path}{os.pathsep}{os.path.dirname(sys.executable)}"
-            parameters = StdioServerParameters(
-                command=shutil.which(server.command[0], path=folders) or server.command[0],
-                args=list(server.command[1:]),
-                env=reveal_values(server.env),
-                cwd=server.cwd,
-                encoding_error_handler="replace",
-            )
-            with self._stderr_file() as errlog:
-                return await stack.enter_async_context(stdio_client(parameters, errlog))
-
-        async def note_status(response: httpx2.Response) -> None:
-            self.http_status = response.status_code if response.status_code >= 400 else None
-
-        # No proxy for loopback: it would see plain text. Redirects need no check here: the package
-        # follows none to another host.
-        http = httpx2.AsyncClient(
-            headers=reveal_values(server.headers),
-            # Longer than the timeout of a call, which then ends it with the better error.
-            timeout=httpx2.Timeout(_HTTP_TIMEOUT_S, read=server.timeout_s + _HTTP_TIMEOUT_S),
-            trust_env=not is_loopback(server.url),
-            event_hooks={"response": [note_status]},
-        )
-        await stack.enter_async_context(http)
-        streams = streamable_http_client(
-            server.url, http_client=http, max_sse_event_size=_MAX_EVENT_BYTES
-        )
-        return await stack.enter_async_context(streams)
-
-    @contextmanager
-    def _stderr_file(self) -> Generator[TextIO]:
-        """Open a file for the server's stderr; a thread collects its last lines until it closes."""
-        reading, writing = os.pipe()
-
-        def read() -> None:
-            with open(reading, "rb") as pipe:
-                for line in iter(lambda: pipe.readline(_MAX_LINE_BYTES), b""):
-                    self._log.append(line.decode("utf-8", "replace"))
-
-        self._stderr = threading.Thread(target=read, name="nbagent MCP stderr", daemon=True)
-        self._stderr.start()
-        with open(writing, "w") as file:
-            yield file
 
     async def _relay(
         self,
@@ -409,31 +346,25 @@ class ServerSession:
                     if isinstance(item, SessionMessage):
                         self._inspect(item.message)
                         await out.send(item)
-                    elif self._is_broken_message(item):
-                        self.failure = "it sent an invalid message"
+                        continue
+                    line = unreadable_line(item)
+                    self._log.append(f"[on stdout, not an MCP message] {line[:200]}")
+                    if failure := failure_of(item):
+                        self.failure = failure
                         break
         self.has_ended = not self.closed.is_set()
         self.closed.set()
-
-    def _is_broken_message(self, error: Exception) -> bool:
-        """True if an unreadable line looks like a message; servers also print other lines.
-
-        Such lines (a banner, a log) are only logged: many servers print to stdout by mistake.
-        """
-        pieces = [str(error)]
-        if isinstance(error, ValidationError):
-            pieces = [str(each["input"]) for each in error.errors(include_url=False)]
-        line = max(pieces, key=len)
-        self._log.append(f"[on stdout, not an MCP message] {line[:200]}")
-        return line.lstrip().startswith("{") and "jsonrpc" in line
 
     def _inspect(self, message: types.JSONRPCMessage) -> None:
         if isinstance(message, types.JSONRPCNotification):
             if message.method == "notifications/tools/list_changed":
                 self.is_outdated = True
-        elif isinstance(message, types.JSONRPCResponse) and self._version:
+        elif isinstance(message, types.JSONRPCError):
+            repair_error(message)
+        elif isinstance(message, types.JSONRPCResponse):
+            repair_response(message)
             tools: Any = message.result.get("tools")
-            if isinstance(tools, list):
+            if isinstance(tools, list) and self._version:
                 # The package refuses a whole listing because of one invalid definition.
                 definitions = cast("list[Any]", tools)
                 message.result["tools"] = [

@@ -1,0 +1,116 @@
+"""The row of a server that speaks one of our wires, and how its client is opened.
+
+The built-in rows are in `servers`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.model import ProviderConfig
+from nbagent.contracts.ports import ChatClient
+from nbagent.providers.address import UrlTemplate, host_of, origin
+from nbagent.providers.keys import KeyHeader
+from nbagent.providers.provider import Provider
+from nbagent.providers.wires.base import Wire
+from nbagent.providers.wires.chat_profiles import Profile
+
+_UNKNOWN = Profile()
+
+
+def _open_nothing(config: ProviderConfig) -> ChatClient:
+    """Stand for `Server.open_client`, which needs the row it belongs to."""
+    raise NotImplementedError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server(Provider):
+    """The row of a server: all that nbagent knows about it. A new server is one row, and no code.
+
+    Another package adds one by the entry point `nbagent.providers`, which names the row.
+    """
+
+    open: Callable[[ProviderConfig], ChatClient] = field(
+        default=_open_nothing, repr=False, compare=False
+    )
+    """Open a `WireClient`, unless the row brings a client of its own."""
+    wires: Callable[[Server, ProviderConfig], Sequence[Wire]]
+    """The wires it speaks, from `server_wires`; a request goes over the first one that accepts."""
+    domain: str = ""
+    """Domain of the server. A base URL there has the quirks of this row, under any provider."""
+    port: int = 0
+    """Port that only this server uses. A base URL with it has the quirks of this row."""
+    base_url_template: UrlTemplate | None = None
+    """Default server, if its URL has parts that each person sets, such as a region."""
+    quirks: Profile = _UNKNOWN
+    """How the server differs from an unknown compatible one."""
+    quirks_at: Callable[[str], Profile] | None = None
+    """Quirks by base URL, for a row that people use for servers of every vendor."""
+    key_header: KeyHeader | None = None
+    """How the key is sent; None: as the wire says."""
+
+    def __post_init__(self) -> None:
+        # A copy by `replace` passes the method of its original: bind it again.
+        if getattr(self.open, "__func__", self.open) in (Server.open_client, _open_nothing):
+            object.__setattr__(self, "open", self.open_client)
+
+    def open_client(self, config: ProviderConfig) -> ChatClient:
+        """Open a client of this server."""
+        # Late import: listing the providers must not load the HTTP library.
+        from nbagent.providers.client import WireClient
+
+        config = replace(config, base_url=config.base_url or self.default_base_url)
+        requires_key = self.needs_key and self.is_own_server(config.base_url)
+        return WireClient(
+            self.wires(self, config),
+            config,
+            provider=self.name,
+            key_variables=self.key_variables if requires_key else (),
+            key_header=self.key_header,
+            start=self.start,
+        )
+
+    def quirks_for(self, base_url: str | None) -> Profile:
+        """Return the quirks of the server at this address, which may be one of another vendor."""
+        return self.quirks if self.quirks_at is None else self.quirks_at(base_url or "")
+
+    def is_at(self, base_url: str | None) -> bool:
+        """True if this server answers at the address, as far as its domain or port says."""
+        at = origin(base_url) or ""
+        if self.port and at.endswith(f":{self.port}"):
+            return True
+        return bool(self.domain) and f".{host_of(at)}".endswith(f".{self.domain}")
+
+    def resolve(self, overrides: ProviderConfig, environ: Mapping[str, str]) -> ProviderConfig:
+        """Fill in server, key and model; a template's parts come from the environment.
+
+        Raises:
+            UsageError: no server is named and there is no default one, or a part is not set.
+        """
+        config = super().resolve(overrides, environ)
+        if config.base_url is None and self.base_url_template is not None:
+            parts = {"project": config.project_id}
+            base_url = self.base_url_template.fill(self.name, parts, environ)
+            return super().resolve(replace(overrides, base_url=base_url), environ)
+        if config.base_url is None:
+            variables = " or ".join(self.base_url_variables) or "LLM_BASE_URL"
+            raise UsageError(
+                f"{self.name} has no default server: give its URL (base_url=…; in the panel the"
+                f" field “Server”), or set {variables}."
+            )
+        return config
+
+    def is_default_server(self, url: str | None) -> bool:
+        """True for the server that is used if nobody names one."""
+        template = self.base_url_template
+        return template.matches(url) if template is not None else super().is_default_server(url)
+
+    def is_own_server(self, url: str | None) -> bool:
+        """True for the provider's default server, and for a server in its domains over TLS."""
+        template = self.base_url_template
+        if template is not None and template.matches(url):
+            return True
+        # No default server: `origin(None)` equals the origin of no address.
+        return origin(url) is not None and super().is_own_server(url)
