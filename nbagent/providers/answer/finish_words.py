@@ -18,8 +18,8 @@ PAUSES = frozenset({"pause_turn", "compaction"})
 """The server paused its own work (Anthropic); it continues when the answer is sent back."""
 _NO_WORDS = frozenset({"", "null", "none", "not_finished", "unfinished", "in_progress"})
 """Words of an answer that is still coming: DashScope writes the text "null" in each chunk."""
-_GEMINI_ERRORS = re.compile(r"\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*")
-"""In capitals only: gateways say `other` in small letters for an unknown reason."""
+_CAPITAL_ERRORS = re.compile(r"\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*")
+"""Google's words, in capitals only: gateways say `other` for an unknown reason."""
 _WORDS: dict[FinishReason, str] = {
     "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot"
     r"|eom|eog|end|ended|end_turn|end_?of_?(?:turn|text|sequence|stream|message|output)|im_end"
@@ -44,7 +44,7 @@ _PARTS: dict[FinishReason, str] = {
 
 def finish_reason(word: str) -> FinishReason | None:
     """Translate a server's finish word; None for an unknown word."""
-    if _GEMINI_ERRORS.fullmatch(word):
+    if _CAPITAL_ERRORS.fullmatch(word):
         return "error"
     plain = _plain(word)
     for reason, pattern in _WORDS.items():
