@@ -22,6 +22,8 @@ from .contracts.errors import StoreError as StoreError
 from .contracts.errors import ToolError as ToolError
 from .contracts.errors import UsageError as UsageError
 from .contracts.limits import ToolLimits as ToolLimits
+from .contracts.messages import FilePart as FilePart
+from .contracts.messages import ImagePart as ImagePart
 from .contracts.messages import Message as Message
 from .contracts.messages import ToolCall as ToolCall
 from .contracts.model import ChatChunk as ChatChunk

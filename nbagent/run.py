@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from pandas import DataFrame
 
-    from nbagent.view.value_nodes import Answer
+    from nbagent.view.value_nodes import Answer, AnswerImages
     from nbagent.workflow.composer import WorkflowRun
 
 T = TypeVar("T")
@@ -428,6 +428,13 @@ class Run:
         from nbagent.view.value_nodes import Answer
 
         return Answer.of(self.record)
+
+    @property
+    def images(self) -> AnswerImages:
+        """Images of the model's answers, in order. `images[0].content` are the bytes of one."""
+        from nbagent.view.value_nodes import AnswerImages
+
+        return AnswerImages(self.record.images)
 
     def __dir__(self) -> list[str]:
         """Public names only, for Tab: methods for other modules of nbagent are left out."""

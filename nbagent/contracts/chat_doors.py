@@ -86,7 +86,9 @@ def _chunk(delta: Delta) -> ChatChunk | None:
             return ChatChunk(notice=delta)
         case TextCorrected() | CallCorrected() | AnswerRestarted():
             return ChatChunk(correction=delta)
-        case ImagePiece() | CallEnd() | AnswerEnd() | WholeAnswer():
+        case ImagePiece(image):
+            return ChatChunk(image=image)
+        case CallEnd() | AnswerEnd() | WholeAnswer():
             return None
 
 
@@ -127,6 +129,8 @@ class ChunkClient(ChatDoors):
                     yield TextPiece(chunk.content)
                 if chunk.reasoning:
                     yield ReasoningPiece(chunk.reasoning)
+                if chunk.image is not None:
+                    yield ImagePiece(chunk.image)
                 for delta in (chunk.tool_call_delta, chunk.notice, chunk.correction):
                     if delta is not None:
                         yield delta
@@ -161,4 +165,4 @@ def whole_deltas(response: ChatResponse) -> tuple[Delta, ...]:
         shown += (ReasoningPiece(message.reasoning),)
     if message.text:
         shown += (TextPiece(message.text),)
-    return (*shown, WholeAnswer(response))
+    return (*shown, *map(ImagePiece, message.images), WholeAnswer(response))

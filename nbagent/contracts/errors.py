@@ -55,9 +55,12 @@ ToolCode = Literal[
     "E_INTERRUPTED",
     "E_INTERNAL",
 ]
-ModelErrorKind = Literal["", "content_filter", "unreadable_call", "missing_calls"]
+ModelErrorKind = Literal[
+    "", "content_filter", "unreadable_call", "missing_calls", "nothing_readable"
+]
 """Kinds of errors that a client handles by itself: a filter stopped the answer, the server could
-not read a call that the model wrote, an answer announces calls and has none."""
+not read a call that the model wrote, an answer announces calls and has none, or is paid and holds
+nothing."""
 ErrorCode = Literal[ModelCode, EngineCode, ToolCode]
 _MAX_FOREIGN_CHARS = 4_000
 """Longest message that is taken over from a foreign exception."""

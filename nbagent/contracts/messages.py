@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from typing import Annotated, Any, Literal, TypeVar, cast
 
@@ -68,6 +69,9 @@ class TextPart(PublicValue):
     """Name of the attached file that the text comes from; None for text that the person typed."""
 
 
+_DISPLAYED_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
 class ImagePart(PublicValue):
     """An image, inline as base64 or by address."""
 
@@ -77,6 +81,28 @@ class ImagePart(PublicValue):
     """Base64, without a data-URL prefix."""
     url: str | None = None
     alt: str = ""
+
+    @property
+    def content(self) -> bytes:
+        """Bytes of the image file; empty if the image has only an address."""
+        try:
+            return base64.b64decode(self.data or "")
+        except ValueError:
+            return b""
+
+    def __repr__(self) -> str:
+        # A million characters of base64 in a cell's output would help nobody.
+        source = f"url={self.url!r}" if self.url else f"{len(self.content):,} bytes"
+        return f"<ImagePart {self.alt or self.media_type!r}, {source}>"
+
+    __str__ = __repr__
+
+    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
+        """Forms for a front end, which draws only these types as an image."""
+        shown = {"text/plain": repr(self)}
+        if self.media_type in _DISPLAYED_TYPES and (content := self.content):
+            shown[self.media_type] = base64.b64encode(content).decode()
+        return shown
 
 
 class FilePart(PublicValue):
@@ -131,6 +157,11 @@ class Message(PublicValue):
     def text(self) -> str:
         """All text parts, concatenated."""
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """All images, in order."""
+        return tuple(part for part in self.content if isinstance(part, ImagePart))
 
     @property
     def typed_text(self) -> str:

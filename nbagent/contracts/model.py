@@ -12,7 +12,7 @@ from pydantic import Field
 
 from nbagent.contracts.corrections import Correction
 from nbagent.contracts.errors import ErrorInfo, UsageError, unknown_argument
-from nbagent.contracts.messages import Message, PublicValue, ToolCall, Value
+from nbagent.contracts.messages import ImagePart, Message, PublicValue, ToolCall, Value
 from nbagent.contracts.secrets import KeyFunction, KeySource, SecretKey
 
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"]
@@ -197,6 +197,8 @@ class ChatChunk:
     finish_reason: FinishReason | None = None
     usage: Usage | None = None
     response: ChatResponse | None = None
+    image: ImagePart | None = None
+    """A whole image of the answer."""
     correction: Correction | None = None
     """Replaces what came before. Who needs only the answer reads `response` of the last chunk."""
 

@@ -234,6 +234,11 @@ class EngineTurn(Value):
         return self.response.message.text if self.response else ""
 
     @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """Images of the model's answer in this turn."""
+        return self.response.message.images if self.response else ()
+
+    @property
     def tools_ms(self) -> float:
         """Time in which at least one tool ran."""
         return _covered_ms((run.started_at, run.duration_ms) for run in self.tool_runs)
@@ -454,6 +459,11 @@ class RunRecord(RunInfo):
     def text(self) -> str:
         """Last text that the model wrote."""
         return next((turn.text for turn in reversed(self.turns) if turn.text), "")
+
+    @property
+    def images(self) -> tuple[ImagePart, ...]:
+        """Images of the model's answers, in order."""
+        return tuple(image for turn in self.turns for image in turn.images)
 
     def message_range(self, turn: EngineTurn) -> range:
         """Indexes in `messages` of a turn's answer and tool results; empty if it added none."""

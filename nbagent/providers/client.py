@@ -40,8 +40,7 @@ from nbagent.providers.refusals import (
 )
 from nbagent.providers.transport.http import (
     BETWEEN_BYTES_S,
-    MAX_BODY_BYTES,
-    MAX_STREAM_BYTES,
+    MAX_ANSWER_BYTES,
     HttpClient,
 )
 from nbagent.providers.transport.sse import load_wire
@@ -330,7 +329,10 @@ class WireClient(ChatDoors):
         pipe = state.pipe
         if pipe is None:
             source = {"provider": self.provider, "origin": self._origin, "model": request.model}
-            pipe = AnswerPipe(toolset.names, source, think_tags=wire.think_tags)
+            after_results = bool(request.messages) and request.messages[-1].role == "tool"
+            pipe = AnswerPipe(
+                toolset.names, source, think_tags=wire.think_tags, may_be_silent=after_results
+            )
         parser = wire.parser(request, pipe)
         return _Attempt(wire, params, streamed, dropped, body, pipe, parser, learnt)
 
@@ -361,7 +363,7 @@ class WireClient(ChatDoors):
             return notice
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
-        if fault.kind in ("unreadable_call", "missing_calls"):
+        if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
             fault.retryable, state.regenerated = not state.regenerated, True
         explain_refusal(fault, state.request)
         left_s = state.deadline - asyncio.get_running_loop().time()
@@ -415,9 +417,8 @@ class WireClient(ChatDoors):
         state.request_id = response.request_id
         reader = AnswerReader(attempt.parser, pipe, wire.framing())
         read_bytes = 0
-        limit = MAX_STREAM_BYTES if attempt.streamed else MAX_BODY_BYTES
         try:
-            async with aclosing(response.pieces(limit)) as pieces:
+            async with aclosing(response.pieces(MAX_ANSWER_BYTES)) as pieces:
                 async for piece in pieces:
                     read_bytes += len(piece)
                     if read_bytes > _YIELD_BYTES:

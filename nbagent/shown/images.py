@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart
+from nbagent.shown.image_files import image_type
 from nbagent.shown.texts import VALUE_ERRORS, class_name
 
 IMAGE_BYTES = 1_500_000
@@ -48,12 +49,13 @@ def encoded_image(
     data: bytes, alt: str = "", *, max_bytes: int = IMAGE_BYTES
 ) -> ImagePart | str | None:
     """Convert bytes of a PNG, JPEG, GIF or WebP file to an image; None for other bytes."""
-    media_type = _media_type(data)
+    media_type = image_type(data)
     if media_type is None:
         return None
     width = height = 0
     if media_type == "image/png":
         width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
+    # Only of a PNG: other texts would change the keys of recorded requests.
     name = f"{media_type.removeprefix('image/').upper()} picture"
     alt = alt or name + (f", {width}×{height} px" if width else "")
     if len(data) <= max_bytes and max(width, height) <= _SIDES_PX[0]:
@@ -74,23 +76,6 @@ def load_pillow() -> None:
         from PIL import Image
 
         Image.preinit()
-
-
-def _media_type(data: bytes) -> str | None:
-    """Return the media type of a complete image file, else None.
-
-    A truncated image would fail each later request of the conversation.
-    """
-    if data.startswith(b"\x89PNG\r\n\x1a\n") and data[12:16] == b"IHDR":
-        return "image/png" if b"IEND" in data[-16:] else None
-    if data.startswith(b"\xff\xd8\xff"):
-        return "image/jpeg" if b"\xff\xd9" in data[-64:] else None
-    if data.startswith((b"GIF87a", b"GIF89a")):
-        return "image/gif" if data.endswith(b";") else None
-    if data.startswith(b"RIFF") and data[8:12] == b"WEBP":
-        complete = int.from_bytes(data[4:8], "little") + 8 <= len(data)
-        return "image/webp" if complete else None
-    return None
 
 
 def figures_in(value: Any) -> list[Any]:

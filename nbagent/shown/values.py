@@ -26,6 +26,7 @@ from pydantic import BaseModel
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.secrets import redact_truncated
+from nbagent.shown.audio import to_audio
 from nbagent.shown.displays import JsonDisplay, display_of, prompt_value
 from nbagent.shown.images import encoded_image, of_class, to_image
 from nbagent.shown.tables import is_numeric, table_text
@@ -371,6 +372,9 @@ def _is_text(value: object) -> TypeGuard[str]:
 def to_prompt_parts(value: object) -> tuple[Part, ...]:
     """Convert the value of one `{{ expression }}`: texts whole, other values within a budget."""
     value = prompt_value(value)
+    recording = to_audio(value)
+    if recording is not None:
+        return (TextPart(text=recording) if isinstance(recording, str) else recording,)
     return to_parts(value, _PROMPT_TEXT_CHARS if _is_text(value) else _PROMPT_CHARS)
 
 

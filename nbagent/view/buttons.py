@@ -24,6 +24,7 @@ def run_buttons(run: RunRecord) -> list[Node]:
     """Return the buttons below a finished run."""
     verbs = ["continue"] if run_status.is_unfinished(run) else []
     titles = {verb: FORM_TITLES[verb] for verb in [*verbs, "retry", "compare"]}
-    titles |= {"copy": "Copy answer"} if run_facts.answering_turn(run) else {}
+    answer = run_facts.answering_turn(run)
+    titles |= {"copy": "Copy answer"} if answer and answer.text.strip() else {}
     titles |= {"cell": "To cell"}
     return [action_button(verb, title) for verb, title in titles.items()]

@@ -14,16 +14,18 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.messages import FilePart, ImagePart, Part, TextPart
 from nbagent.contracts.records import RunRecord, ToolRun
+from nbagent.shown.image_files import IMAGE_TYPES, pixel_size
 from nbagent.view.markdown import prose_text
 from nbagent.view.node import Node, h
 from nbagent.view.text_format import format_size, one_line, sanitize_value
 
 _IMAGE_CHARS = 300_000
 """In base64: the images of tools that `notebook.capture` keeps (220,000 bytes) are below it."""
+_ANSWER_IMAGE_CHARS = 4_000_000
+"""In base64: an image of an answer, which is what the person asked for. Models make 1–3 MB."""
 _MAX_PIXELS = 40_000_000
 """A few kB of a compressed image can unpack to gigabytes in the page."""
 _BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
-_MEDIA_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 
 
 def render_parts(
@@ -115,10 +117,29 @@ def figures_of(run: RunRecord) -> dict[int, ImagePart]:
     return {n: image for tool in tools for n, image in enumerate(tool.images, tool.first_figure)}
 
 
-def figure_node(image: ImagePart, number: int = 0, caption: str = "") -> Node:
+def answer_image_node(image: ImagePart) -> Node:
+    """Draw an image of the model's answer; only a line if it must not be drawn."""
+    if image.data and not _image_size(image, _ANSWER_IMAGE_CHARS):
+        return h("div", "nba-note", f"{image_line(image)} not drawn here; run.images has it")
+    return figure_node(image, max_chars=_ANSWER_IMAGE_CHARS)
+
+
+def image_line(image: ImagePart) -> str:
+    """`[image: PNG picture, 640×480 px · 12 kB]`, where nothing can be drawn."""
+    size = "" if image.url else f" · {format_size(len(image.content))}"
+    return one_line(f"{part_text(image)[:-1]}{size}]", 200)
+
+
+def figure_node(
+    image: ImagePart, number: int = 0, caption: str = "", *, max_chars: int = _IMAGE_CHARS
+) -> Node:
     """Draw an image with a line below it; only the line if it must not be drawn."""
     name = f"figure {number}" if number else ""
-    size = _image_size(image)
+    size = _image_size(image, max_chars)
+    if image.url and not image.data:
+        return h(
+            "div", "nba-note", " · ".join(filter(None, (name, part_text(image), "not loaded")))
+        )
     if not size:
         why = f"{len(image.data or '') * 3 // 4 // 1000:,} kB, not drawn here"
         return h("div", "nba-note", " · ".join(filter(None, (name, part_text(image), why))))
@@ -181,10 +202,10 @@ def _plain_references(node: Node, figures: Mapping[int, ImagePart]) -> Node:
     return [*node[:2], *(_plain_references(child, figures) for child in node[2:])]
 
 
-def _image_size(part: ImagePart) -> str:
+def _image_size(part: ImagePart, max_chars: int = _IMAGE_CHARS) -> str:
     """Return `640 × 480 px, 12 kB` for an image that may be drawn; else an empty text."""
     data = part.data or ""
-    if part.media_type not in _MEDIA_TYPES or len(data) > _IMAGE_CHARS:
+    if part.media_type not in IMAGE_TYPES or len(data) > max_chars:
         return ""
     if _BASE64.fullmatch(data) is None:
         return ""
@@ -192,59 +213,7 @@ def _image_size(part: ImagePart) -> str:
         content = base64.b64decode(data, validate=True)
     except binascii.Error:
         return ""
-    size = _SIZE_READERS[part.media_type](content)
+    size = pixel_size(part.media_type, content)
     if size is None or not 0 < size[0] * size[1] <= _MAX_PIXELS:
         return ""
     return f"{size[0]} × {size[1]} px, {max(1, round(len(content) / 1000)):,} kB"
-
-
-def _png_size(content: bytes) -> tuple[int, int] | None:
-    if not content.startswith(b"\x89PNG\r\n\x1a\n") or content[12:16] != b"IHDR":
-        return None
-    return int.from_bytes(content[16:20], "big"), int.from_bytes(content[20:24], "big")
-
-
-def _gif_size(content: bytes) -> tuple[int, int] | None:
-    if content[:6] not in (b"GIF87a", b"GIF89a"):
-        return None
-    return int.from_bytes(content[6:8], "little"), int.from_bytes(content[8:10], "little")
-
-
-def _jpeg_size(content: bytes) -> tuple[int, int] | None:
-    """Read the size from the frame header, the first of the segments SOF0–SOF15."""
-    if not content.startswith(b"\xff\xd8"):
-        return None
-    at = 2
-    while at + 9 <= len(content) and content[at] == 0xFF:
-        kind = content[at + 1]
-        # These three are no frames: Huffman tables, a reserved code, arithmetic coding.
-        if 0xC0 <= kind <= 0xCF and kind not in (0xC4, 0xC8, 0xCC):
-            height = int.from_bytes(content[at + 5 : at + 7], "big")
-            return int.from_bytes(content[at + 7 : at + 9], "big"), height
-        at += 2 + int.from_bytes(content[at + 2 : at + 4], "big")
-    return None
-
-
-def _webp_size(content: bytes) -> tuple[int, int] | None:
-    """Read the first chunk: lossy (`VP8 `), lossless (`VP8L`) or extended (`VP8X`)."""
-    if content[:4] != b"RIFF" or content[8:12] != b"WEBP" or len(content) < 30:
-        return None
-    kind = content[12:16]
-    if kind == b"VP8X":
-        width = int.from_bytes(content[24:27], "little") + 1
-        return width, int.from_bytes(content[27:30], "little") + 1
-    if kind == b"VP8L":
-        bits = int.from_bytes(content[21:25], "little")
-        return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
-    if kind == b"VP8 ":  # the two highest bits of each number are a scale
-        width = int.from_bytes(content[26:28], "little") & 0x3FFF
-        return width, int.from_bytes(content[28:30], "little") & 0x3FFF
-    return None
-
-
-_SIZE_READERS = {
-    "image/png": _png_size,
-    "image/jpeg": _jpeg_size,
-    "image/gif": _gif_size,
-    "image/webp": _webp_size,
-}

@@ -227,7 +227,7 @@ class LivePicture:
         return turn.model_copy(update={"response": ChatResponse(message=message)})
 
     def _turn_corrected(self, event: events.TurnCorrected) -> list[Op]:
-        """Replace parts of a draft and draw its turn again."""
+        """Replace parts of a draft and draw its turn again, or only the call that changed."""
         if event.restarted:
             self._state.drafts[event.turn_id] = TurnDraft(event.turn_id)
         draft = self._draft(event.turn_id)
@@ -235,11 +235,14 @@ class LivePicture:
             draft.replace_text(event.text)
         if event.reasoning is not None:
             draft.replace_reasoning(event.reasoning)
+        ops: list[Op] = []
         if event.call is not None:
             name = sanitize_value(event.call.name or "")
-            draft.replace_call(event.call.call_index, name, event.call.arguments)
+            ops = draft.replace_call(event.call.call_index, name, event.call.arguments)
         turn = self._turn(event.turn_id)
-        return [*self._clear_activity(), *([self._turn_op(turn)] if turn else [])]
+        if turn and (event.restarted or event.text is not None or event.reasoning is not None):
+            ops = [self._turn_op(turn)]
+        return [*self._clear_activity(), *ops]
 
     def _turn_started(self, event: events.TurnStarted) -> list[Op]:
         run, request = self._run, event.request

@@ -111,9 +111,7 @@ class TurnDraft:
         shown = stream.feed(text)
         if begins or (name and name != known):
             self._calls[index] = (name, stream)
-            return [
-                ["put", f"{self.key}/draft/{index}", self._call_node(index), f"{self.key}/tools"]
-            ]
+            return [self._call_op(index)]
         return [["add", f"{self.key}/draft/{index}/text", shown]] if shown else []
 
     def replace_text(self, text: str) -> None:
@@ -128,11 +126,16 @@ class TurnDraft:
         self.reasoning = _Stream(_REASONING_CHARS, sanitize_prose)
         self.add_reasoning(text)
 
-    def replace_call(self, index: int, name: str, arguments: str) -> None:
+    def replace_call(self, index: int, name: str, arguments: str) -> list[Op]:
         """Set the name and all arguments so far of a call."""
-        if 0 <= index < len(self._calls):
-            self._calls[index] = (name, _Stream(ARGUMENTS_CHARS, sanitize_value))
-        self.add_call(index, name, arguments)
+        if not 0 <= index < len(self._calls):
+            return self.add_call(index, name, arguments)
+        self._calls[index] = (name, _Stream(ARGUMENTS_CHARS, sanitize_value))
+        self._calls[index][1].feed(arguments)
+        return [self._call_op(index)]
+
+    def _call_op(self, index: int) -> Op:
+        return ["put", f"{self.key}/draft/{index}", self._call_node(index), f"{self.key}/tools"]
 
     def _call_node(self, index: int) -> Node:
         name, stream = self._calls[index]

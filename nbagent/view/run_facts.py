@@ -151,9 +151,9 @@ def origin_text(run: RunInfo) -> str:
 
 
 def answering_turn(run: RunRecord) -> EngineTurn | None:
-    """Return the turn whose text is the answer; None if there is none."""
+    """Return the turn whose text or images are the answer; None if there is none."""
     last = run.turns[-1] if run.turns and run.phase != "Running" else None
-    return last if last and last.text.strip() and not last.tool_runs else None
+    return last if last and (last.text.strip() or last.images) and not last.tool_runs else None
 
 
 # Errors and notes

@@ -15,11 +15,18 @@ from typing import Any
 
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.messages import ImagePart, TextPart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import run_facts, run_status, timing
 from nbagent.view.buttons import fork_button, run_buttons
 from nbagent.view.graph import run_graph_node
-from nbagent.view.images import card_figures, figures_of, insert_figures, prompt_attachments
+from nbagent.view.images import (
+    answer_image_node,
+    card_figures,
+    figures_of,
+    insert_figures,
+    prompt_attachments,
+)
 from nbagent.view.live_text import ARGUMENTS_CHARS, TurnDraft, progress_node, reasoning_node
 from nbagent.view.markdown import MAX_CHARS, markdown_nodes
 from nbagent.view.node import STYLES, Node, h, html, line
@@ -30,6 +37,7 @@ from nbagent.view.text_format import (
     format_duration,
     map_strings,
     one_line,
+    pluralize,
     sanitize_prose,
     sanitize_value,
     show_escapes,
@@ -296,20 +304,18 @@ def _response_nodes(
     key, expression = turn.id, f"run.turns[{turn_position(run, turn)}]"
     message = turn.response.message if turn.response else None
     reasoning = sanitize_prose(message.reasoning or "") if message else ""
-    shown, note = truncate(sanitize_prose(turn.text), MAX_CHARS, has_all=f"{expression}.text")
-    text = h(
-        "div", "nba-text", *markdown_nodes(shown), line("nba-note", note), data_key=f"{key}/text"
-    )
+    blocks, note = _content_blocks(turn, f"{expression}.text")
+    text = h("div", "nba-text", *blocks, line("nba-note", note), data_key=f"{key}/text")
     if turn is run_facts.answering_turn(run):
         # Not twice: the answer is drawn below the turns, where it is not folded.
-        text = line("nba-lab", "text · the answer below")
+        text = line("nba-lab", f"{'text' if turn.text else 'image'} · the answer below")
     cards = [
         card(run, turn, i, live=live, answer_figures=answer_figures)
         for i in range(len(turn.tool_runs))
     ]
     return [
         reasoning_node(key, reasoning, f"{expression}.response") if reasoning else None,
-        text if turn.text else None,
+        text if turn.text or turn.images else None,
         h("div", "", *cards, data_key=f"{key}/tools") if cards else None,
     ]
 
@@ -350,6 +356,8 @@ def turn_summary_nodes(
         nodes.append(f" and {more} more")
     if not nodes and (preview := run_facts.text_preview(turn.text)):
         nodes.append(preview)
+    if turn.images:
+        nodes.append(f"{' · ' if nodes else ''}{pluralize(len(turn.images), 'image')}")
     if failure := one_line(run_facts.turn_failure(turn), 110):
         nodes.append(h("b", "nba-err", f" ✕ {failure}"))
     return nodes
@@ -536,10 +544,28 @@ def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
     if turn is None:
         return [], ()
     has_all = f"run.turns[{turn_position(run, turn)}].text"
-    shown, note = truncate(sanitize_prose(turn.text), MAX_CHARS, has_all=has_all)
-    blocks, answer_figures = insert_figures(markdown_nodes(shown), figures_of(run))
+    text_blocks, note = _content_blocks(turn, has_all)
+    blocks, answer_figures = insert_figures(text_blocks, figures_of(run))
     parts = [line("nba-note", run_status.answer_note(run)), *blocks, line("nba-note", note)]
     return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)], answer_figures
+
+
+def _content_blocks(turn: EngineTurn, has_all: str) -> tuple[list[Node], str]:
+    """Draw the texts and images of an answer in their order; also the note about omitted text."""
+    if not turn.images:
+        shown, note = truncate(sanitize_prose(turn.text), MAX_CHARS, has_all=has_all)
+        return markdown_nodes(shown), note
+    blocks: list[Node] = []
+    note, left = "", MAX_CHARS
+    for part in turn.response.message.content if turn.response else ():
+        if isinstance(part, ImagePart):
+            blocks.append(answer_image_node(part))
+        elif isinstance(part, TextPart):
+            text = sanitize_prose(part.text)
+            shown, rest = truncate(text, max(0, left), has_all=has_all)
+            blocks += markdown_nodes(shown)
+            note, left = rest or note, left - len(text)
+    return blocks, note
 
 
 def footer(run: RunRecord, actions: bool) -> Node:

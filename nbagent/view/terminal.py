@@ -23,6 +23,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.contracts.secrets import StreamFilter, redact_json
 from nbagent.view import run_facts, run_status
 from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
+from nbagent.view.images import image_line
 from nbagent.view.node import text_of
 from nbagent.view.question import question_text
 from nbagent.view.run_picture import call_node, turn_summary_nodes
@@ -49,8 +50,14 @@ def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
     lines = [text for text in lines if text]
     if answer := run_facts.answering_turn(run):
         note = run_status.answer_note(run)
-        lines += ["", *([f"({note})"] if note else []), sanitize_prose(answer.text).rstrip(), ""]
+        lines += ["", *([f"({note})"] if note else []), *_answer_lines(answer), ""]
     return "\n".join([*lines, *map(advise, _end(run))])
+
+
+def _answer_lines(turn: EngineTurn) -> list[str]:
+    """Text of an answer, and a line for each of its images."""
+    text = sanitize_prose(turn.text).rstrip()
+    return [*([text] if text else []), *map(image_line, turn.images)]
 
 
 def _state(run: RunRecord, model: str = "") -> str:
@@ -266,6 +273,8 @@ class PlainPrinter(CallPrinter):
         self._break()
         if turn.text and turn.id not in self._streamed:
             self._text(turn)
+        for image in turn.images:
+            self._line(f"{turn.id}  {image_line(image)}")
         for run in turn.tool_runs:
             if (turn.id, run.tool_call_id) not in self._ended:
                 self._call(turn.id, run)  # the response was cut off, so its calls never started

@@ -8,7 +8,13 @@ from typing import Any, cast
 from nbagent.contracts.messages import ImagePart, Message
 from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, ToolRun
 from nbagent.view import run_facts, run_status
-from nbagent.view.images import figures_of, insert_figures, render_parts
+from nbagent.view.images import (
+    answer_image_node,
+    figures_of,
+    image_line,
+    insert_figures,
+    render_parts,
+)
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
 from nbagent.view.run_picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
@@ -20,26 +26,43 @@ class Answer(str):
     """Text of a model. A front end renders it with the figures that it names."""
 
     figures: Mapping[int, ImagePart]
+    images: tuple[ImagePart, ...]
 
     @classmethod
     def of(cls, run: RunRecord) -> Answer:
-        """Return the answer of a run with its figures."""
+        """Return the answer of a run with its figures and images."""
         answer = cls(run.text)
         answer.figures = figures_of(run)
+        turn = run_facts.answering_turn(run)
+        answer.images = turn.images if turn else ()
         return answer
 
     def _repr_html_(self) -> str:
-        return page(answer_node(self, self.figures))
+        return page(answer_node(self, self.figures, self.images))
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         # IPython would print the `repr` of the string, with quotes and `\\n`.
         printer.text(str(self))
 
 
-def answer_node(text: str, figures: Mapping[int, ImagePart] | None = None) -> Node:
+class AnswerImages(tuple[ImagePart, ...]):
+    """Images of a run's answers. A front end draws them."""
+
+    def _repr_html_(self) -> str:
+        return page(h("div", ROOT_CLASS, *map(answer_image_node, self)))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text("\n".join(map(image_line, self)) or "no images")
+
+
+def answer_node(
+    text: str,
+    figures: Mapping[int, ImagePart] | None = None,
+    images: Sequence[ImagePart] = (),
+) -> Node:
     """Draw a model's text with the figures that it names, as `run.answer` shows it."""
     blocks, _ = insert_figures(markdown_nodes(sanitize_prose(text)), figures or {})
-    return h("div", ROOT_CLASS, h("div", "nba-answer", *blocks))
+    return h("div", ROOT_CLASS, h("div", "nba-answer", *blocks, *map(answer_image_node, images)))
 
 
 def value_node(value: object) -> Node | None:
@@ -58,7 +81,10 @@ def value_node(value: object) -> Node | None:
     elif isinstance(value, ToolRun):
         node = card_node(value, "tool_run")
     elif isinstance(value, Message):
-        node = h("div", "nba-body", *message_nodes(value), *render_parts(value.content)[0])
+        pictures = render_parts(value.content)[0]
+        if value.role == "assistant":
+            pictures = [answer_image_node(image) for image in value.images]
+        node = h("div", "nba-body", *message_nodes(value), *pictures)
     elif isinstance(value, list | tuple) and value:
         records = cast("Sequence[object]", value)
         if not all(isinstance(item, RunRecord) for item in records):

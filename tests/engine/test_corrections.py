@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from dataclasses import replace
 
 import pytest
 from engine.test_broken_parts import plan_of, run_plan
@@ -18,9 +19,18 @@ from nbagent.contracts.deltas import (
     WholeAnswer,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.events import Event, ResponseReceived, RunStarted, TextDelta, TurnFinished
-from nbagent.contracts.messages import ImagePart, Message
-from nbagent.contracts.model import CallDelta, ChatRequest, ChatResponse
+from nbagent.contracts.events import (
+    Event,
+    ResponseReceived,
+    RunFinished,
+    RunStarted,
+    TextDelta,
+    ToolCallDelta,
+    TurnCorrected,
+    TurnFinished,
+)
+from nbagent.contracts.messages import ImagePart, Message, TextPart
+from nbagent.contracts.model import CallDelta, ChatChunk, ChatRequest, ChatResponse
 from nbagent.contracts.secrets import register_secret
 from nbagent.view.live import LivePicture
 from nbagent.view.node import text_of
@@ -118,6 +128,33 @@ def test_the_answer_shown_live_is_the_stored_one(
     assert text_of(watcher.live.picture()) == text_of(picture(record))
 
 
+@pytest.mark.parametrize(
+    "corrected",
+    [
+        [CallDelta(0, "c", "lo"), CallCorrected(0, name="look"), CallDelta(0, arguments="{}")],
+        [CallDelta(0, "c", "look", "{}"), CallCorrected(0, arguments='{"place": "a"}')],
+    ],
+    ids=["name", "arguments"],
+)
+def test_a_correction_draws_only_its_own_call(corrected: list[CallDelta | CallCorrected]) -> None:
+    def drawn(calls: int) -> int:
+        """Count the characters of all changes of the picture."""
+        deltas = [replace(delta, index=n) for n in range(calls) for delta in corrected]
+        live, chars = Watcher(), 0
+
+        def see(event: Event) -> None:
+            nonlocal chars
+            if isinstance(event, ToolCallDelta | TurnCorrected) and live.live:
+                chars += len(repr(live.live.apply(event)))
+            elif not isinstance(event, TurnFinished | RunFinished):
+                live.see(event)
+
+        run_plan(plan_of(Corrects(deltas, breaks=True)), see)
+        return chars
+
+    assert drawn(400) < 5 * drawn(100)
+
+
 def test_a_secret_in_corrected_text_is_hidden_also_in_pieces() -> None:
     register_secret(KEY)
     deltas: list[Delta] = [
@@ -155,6 +192,19 @@ def test_pictures_stand_where_they_came() -> None:
     assert record.turns[0].response
     content = record.turns[0].response.message.content
     assert [getattr(part, "text", part) for part in content] == ["One cat", first, second, "."]
+
+
+def test_a_picture_of_an_older_client_that_breaks_off_stays() -> None:
+    image = ImagePart(data="AA==")
+
+    class Older:
+        async def chat_stream(self, request: ChatRequest) -> AsyncGenerator[ChatChunk]:
+            yield ChatChunk(content="One", image=image)
+            raise ModelError("cut; try again.", code="LLM_BAD_RESPONSE")
+
+    record = run_plan(plan_of(Older()))
+    assert record.turns[0].response
+    assert record.turns[0].response.message.content == (TextPart(text="One"), image)
 
 
 def test_a_whole_answer_replaces_its_pieces() -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from image_files import png
 from magic_shell import TOOLS, MagicShell
 
 import nbagent
 from nbagent import offline
 from nbagent.contracts.errors import EngineError, NbagentError
+from nbagent.contracts.messages import FilePart
 from nbagent.contracts.model import ChatRequest
 from nbagent.notebook import reports
 
@@ -278,3 +280,21 @@ def test_output_that_is_no_type_is_one_clear_line(shell: MagicShell, line: str, 
     error = shell.refused(f"%%agent -m offline:demo {line}", "Hello?")
     assert said in str(error)
     assert "_run" not in shell.user_ns
+
+
+def test_a_recording_and_an_image_of_a_run_are_parts_of_a_prompt(shell: MagicShell) -> None:
+    model = offline.script([offline.image(png()), "Heard."])
+    shell.cell(
+        "from IPython.display import Audio",
+        "sound = Audio(b'RIFF\\x24\\0\\0\\0WAVEfmt ' + bytes(40))",
+        "far = Audio(url='https://example.org/a.mp3')",
+    )
+    shell.agent(f"--model {model.model_id} --tools none --into drawn", "Draw.")
+    body = "{{ drawn.images[0] }} and {{ sound }} and {{ far }}"
+    shell.agent(f"--model {model.model_id} --tools none", body)
+    parts = model.requests[1].messages[-1].content
+    assert [part.type for part in parts] == ["image", "text", "file", "text"]
+    recording = parts[2]
+    assert isinstance(recording, FilePart)
+    assert (recording.name, recording.media_type) == ("recording", "audio/wav")
+    assert "a recording without its data, not sent" in model.requests[1].messages[-1].text

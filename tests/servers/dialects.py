@@ -171,7 +171,7 @@ class Responses(Dialect):
             yield {"type": f"{kind}_text.delta", **at, "delta": part["text"]}
         for n, part in enumerate(item.get("content") or ()):
             kind, at = f"response.{part['type']}", {**place, "content_index": n}
-            text = part.get("text", part.get("refusal"))
+            text = part.get("text", part.get("refusal")) or ""
             for piece in halves(text):
                 yield {"type": f"{kind}.delta", **at, "delta": piece}
             yield {"type": f"{kind}.done", **at, "text": text}
@@ -221,7 +221,8 @@ class Anthropic(Dialect):
     def block(self, place: int, block: JSON) -> Iterator[JSON]:
         """A whole block as its events; an input may be a text that is no JSON."""
         fields = {"text": ("text",), "thinking": ("thinking", "signature")}.get(block["type"], ())
-        written = [(field, field, block.get(field, "")) for field in fields]
+        fields = tuple(field for field in fields if field in block)
+        written = [(field, field, block[field]) for field in fields]
         begun = {**block, **dict.fromkeys(fields, "")}
         if "input" in block:
             given, begun["input"] = block["input"], {}

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from servers.dialects import ANTHROPIC
+from wires.chat_cases import AFTER_RESULTS
 from wires.chat_requests import BLUE, EMPTY, FAR, PDF, READ, RED, TABLE, called, result, user
 from wires.harness import (
     ABSENT,
@@ -136,7 +137,8 @@ def blocks() -> Iterator[AnswerCase]:
     for id, (parts, expect) in STREAMS.items():
         yield AnswerCase(id, stream=sse(*parts), **expect)
     for word, finish in FINISH.items():
-        yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish)
+        notes = [NOTES[word]] if word in NOTES else ()
+        yield both(f"ended by {word}", text("x"), word=word, text="x", finish=finish, notes=notes)
 
 
 def parsed(*parts: str) -> list[JSON]:
@@ -161,11 +163,15 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
         [head(), event("mood", index=0), delta(0, "mood", mood="x"),
          b"event: later\ndata: {}\n\n", said("x", 1), *tail()], {"text": "x"}),
     "usage: the last word counts #46": (
-        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), *tail(usage=READ_MORE)],
-        {"usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
+        [head({"input_tokens": 9, "cache_read_input_tokens": 4}), said("x"),
+         *tail(usage=READ_MORE)],
+        {"text": "x", "usage": {"prompt_tokens": 15, "completion_tokens": 3, "total_tokens": 18,
                    "cached_tokens": 6}}),
     "what follows the end is ignored": (
         [said("x"), *tail(), b"data: [DONE]\n\n", b"data: {oops\n\n"], {"text": "x"}),
+    "a thousand beginnings": (
+        [event for n in range(1_000) for event in (head(), said(f"Draft {n}."))] + tail(),
+        {"text": "Draft 999."}),
     "data without the name of its event": (
         [NAMED, b"event: message_stop\ndata: {}\n\n"], {"text": "x"}),
     "a second start voids what came before": (
@@ -178,10 +184,16 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
     "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
+NOTES: dict[Any, str] = {
+    "pause_turn": "paused its answer (pause_turn)",
+    "compaction": "paused its answer (compaction)",
+    "bored": "'bored'",
+}
+"""Words of a stop that a person is told, and a part of the notice."""
 FINISH = {
-    **dict.fromkeys(("end_turn", "stop_sequence", "pause_turn", "tool_use", "bored", None), "stop"),
+    **dict.fromkeys(("end_turn", "stop_sequence", "tool_use", None, *NOTES), "stop"),
     **dict.fromkeys(("max_tokens", "model_context_window_exceeded"), "length"),
-    "refusal": "content_filter",
+    **dict.fromkeys(("refusal", "sensitive", "guardrail_intervened"), "content_filter"),
 }
 CLAUDE = "claude-opus-5-5"
 CUT_SHORT: JSON = {"type": "thinking", "thinking": "never signed"}
@@ -218,6 +230,78 @@ def going_back() -> Iterator[AnswerCase]:
 
 
 CAPPED = {"retry-after": "", "anthropic-ratelimit-requests-limit": "50"}
+
+
+COMPACTED: JSON = {"type": "compaction", "content": "The story so far.", "signature": "C=="}
+MESSAGE_COUNTS: JSON = {"type": "message", "input_tokens": 23, "output_tokens": 10}
+COMPACTION_COUNTS: JSON = {
+    "type": "compaction", "input_tokens": 180, "output_tokens": 35, "cache_read_input_tokens": 7,
+}  # fmt: skip
+# id: sums, entries of `iterations`; prompt and completion tokens.
+ITERATIONS: dict[str, tuple[tuple[int, int], Any, tuple[int, int]]] = {
+    "one compaction": ((23, 10), [COMPACTION_COUNTS, MESSAGE_COUNTS], (210, 45)),
+    "two compactions": (
+        (23, 10), [COMPACTION_COUNTS, COMPACTION_COUNTS, MESSAGE_COUNTS], (397, 80)),
+    "nothing but a compaction": ((0, 0), [COMPACTION_COUNTS], (187, 35)),
+    "messages alone are in the sums": ((46, 20), [MESSAGE_COUNTS, MESSAGE_COUNTS], (46, 20)),
+    "an adviser has another price": (
+        (23, 10), [MESSAGE_COUNTS, {**MESSAGE_COUNTS, "type": "advisor_message"}], (23, 10)),
+    "a declined fallback is in no sum": (
+        (23, 10), [MESSAGE_COUNTS, {**MESSAGE_COUNTS, "type": "fallback_message"}], (23, 10)),
+    "null": ((23, 10), None, (23, 10)),
+    "no list": ((23, 10), {"type": "compaction", "input_tokens": 5}, (23, 10)),
+    "odd counts": ((23, 10), [{"type": "compaction", "input_tokens": -5, "output_tokens": "x"}, 3],
+                   (23, 10)),
+}  # fmt: skip
+
+
+def compactions() -> Iterator[AnswerCase]:
+    """Compactions at the server: their counts, their blocks, and the pause after one."""
+    for id, ((read, wrote), entries, (prompt, completion)) in ITERATIONS.items():
+        used = {"input_tokens": read, "output_tokens": wrote, "iterations": entries}
+        counts = {"prompt_tokens": prompt, "completion_tokens": completion}
+        counts["total_tokens"] = prompt + completion
+        if prompt in (210, 187, 397):
+            counts["cached_tokens"] = 14 if prompt == 397 else 7
+        yield both(f"iterations: {id}", text("x"), used=used, text="x", usage=counts)
+    added: JSON = {"input_tokens": 203, "output_tokens": 45, "cache_read_input_tokens": 7}
+    added["iterations"] = [COMPACTION_COUNTS, MESSAGE_COUNTS]
+    counts = {"prompt_tokens": 210, "completion_tokens": 45, "total_tokens": 255}
+    yield both("iterations: a gateway has added them", text("x"), used=added, text="x",
+               usage={**counts, "cached_tokens": 7})  # fmt: skip
+    signed = {k: v for k, v in COMPACTED.items() if k != "content"}
+    events = [
+        head(), start(0, {"type": "compaction", "content": None}),
+        delta(0, "compaction", **{k: COMPACTED[k] for k in ("content", "signature")}),
+        *pieces(1, text("x")), *tail(),
+    ]  # fmt: skip
+    request, server = ask(model=CLAUDE, tools=TOOLS), "anthropic"
+    back = {"messages": [..., {"content": [Exactly(COMPACTED), text("x")]}]}
+    given: JSON = {"text": "x", "back": back, "request": request, "server": server}
+    yield AnswerCase("compaction: its block goes back", stream=sse(*events),
+                     body=whole(COMPACTED, text("x")), **given)  # fmt: skip
+    failed = {**signed, "content": None}
+    given["back"] = {"messages": [..., {"content": [Exactly(failed), text("x")]}]}
+    body = whole(failed, text("x"))
+    yield AnswerCase("compaction: one that failed goes back", body=body, **given)
+    paused: JSON = {"notes": ["continue with --continue"], "used": {"output_tokens": 9}}
+    yield both("compaction: a pause without a text is an answer", COMPACTED, word="compaction",
+               **paused)  # fmt: skip
+
+
+def contents() -> Iterator[AnswerCase]:
+    """Contents of compatible servers, and answers that hold nothing."""
+    yield AnswerCase("content that is a text", body=whole()[:-1].replace(
+        b'"content": []', b'"content": "x"') + b"}", text="x")  # fmt: skip
+    yield both("a block of type output_text", {"type": "output_text", "text": "x"}, text="x")
+    paid: JSON = {"used": {"output_tokens": 9}, "then": FINE}
+    yield both("paid: nothing is asked once more", **paid, text="fine", asked=2)
+    yield both("paid: redacted thinking alone", REDACTED, **paid, error=BAD,
+               words="redacted_thinking, 9 tokens")  # fmt: skip
+    yield both("silent: no block and no counts", **{**paid, "used": {"output_tokens": 0}},
+               text="fine", asked=2)  # fmt: skip
+    silent = ask(tools=TOOLS, messages=AFTER_RESULTS.messages)
+    yield both("silent after results: a few tokens", used={"output_tokens": 3}, request=silent)
 
 
 def errors() -> Iterator[AnswerCase]:
@@ -368,7 +452,7 @@ MODELS = (
     ModelsCase("what Anthropic tells", {"data": LISTED, "has_more": False}, TOLD),
     ModelsCase("no list", {"data": "none"}, BAD),
 )
-ANSWERS: Sequence[Any] = (thorough, blocks, going_back, errors)
+ANSWERS: Sequence[Any] = (thorough, blocks, compactions, contents, going_back, errors)
 WIRE = WireSetup(
     name="anthropic", provider="anthropic", ended=re.compile(rb'"message_stop"\}'),
     servers=SERVERS, answers=tuple(case for cases in ANSWERS for case in cases()),

@@ -13,7 +13,10 @@ from typing import Any
 
 from servers.dialects import CHAT
 from wires import chat_requests
-from wires.harness import ABSENT, JSON, KEY, AnswerCase, ModelsCase, WireSetup
+from wires.harness import ABSENT, JSON, KEY, TOOLS, AnswerCase, ModelsCase, WireSetup, ask
+
+from nbagent.contracts.messages import Message, TextPart, ToolCall
+from nbagent.contracts.model import ToolSpec
 
 DONE, sse = CHAT.end, CHAT.stream
 Calls = Sequence[tuple[str, JSON | str]]
@@ -31,6 +34,11 @@ def said(text: Any, finish: str | None = None, **more: Any) -> JSON:
 
 def call(arguments: Any = "{}", *, name: Any = "b", **more: Any) -> JSON:
     return {**more, "function": {"name": name, "arguments": arguments}}
+
+
+def named(name: Any, arguments: Any = "", index: int = 0, **more: Any) -> JSON:
+    """A fragment of a call, whose name may be a piece."""
+    return call(arguments, name=name, index=index, **more)
 
 
 def calls(*items: JSON, finish: str | None = None) -> JSON:
@@ -80,6 +88,7 @@ X, STOP, BEGUN = said("x"), said("x", "stop"), chunk({}, "tool_calls")
 USED = {"prompt_tokens": 5, "completion_tokens": 2}
 SUM = counted(5, 2)
 BOOM: JSON = {"error": {"message": "boom", "type": "rate_limit_error"}}
+HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
 GREETING = "Grüße \u2028 both"
 
 
@@ -101,7 +110,7 @@ def thorough() -> Iterator[AnswerCase]:
     chunks: list[Any] = [
         b": keep-alive\n\nevent: ping\ndata: ping\n\n",
         chunk({"role": "assistant", "content": ""}, model="m1"),
-        chunk({"reasoning_content": "Hm"}),
+        chunk({"reasoning_content": "Hm", "reasoning_details": [detail]}),
         b"data: " + json.dumps(said(GREETING), ensure_ascii=False).encode() + b"\n\n",
         chunk(extra),
         calls(call("", name="fs__look", index=0, id="c1", extra_content={"x": 1})),
@@ -234,7 +243,8 @@ MESSAGES: dict[str, tuple[JSON, str, JSON]] = {
         {"text": "x", "more": {"service_tier": "x"}, "back": {"messages": [..., {
             "content": "x", "annotations": ABSENT, "mood": ABSENT, "refusal": ABSENT}]}}),
     "empty answer": ({"content": ""}, "stop", {"usage": {}}),
-    "an unknown end of nothing": ({"content": ""}, "bored", {"finish": "error"}),
+    "an unknown end of nothing": (
+        {"content": ""}, "bored", {"finish": "error", "notes": ["'bored'"]}),
     "a refusal is text": (
         {"refusal": "I will not."}, "stop", {"text": "I will not.", "finish": "content_filter"}),
     "content that is an object is its JSON": (
@@ -338,12 +348,23 @@ CHOICES: dict[str, tuple[list[list[JSON]], str]] = {
     "the other one goes on": ([[index(0, "A", "stop")], [index(1, "x")]], "A"),
 }  # fmt: skip
 # word on the wire: finish reason of an answer that has a text.
-FINISH = {
-    **dict.fromkeys(("stop", "eos", "tool_calls", "end_turn", "bored"), "stop"),
-    **dict.fromkeys(("length", "model_length", "MAX_TOKENS"), "length"),
-    **dict.fromkeys(("content_filter", "SAFETY", "refusal"), "content_filter"),
-    **dict.fromkeys(("insufficient_system_resource", "network_error", "abort"), "error"),
+FINISH: dict[str, str] = {
+    word: reason
+    for reason, listed in {
+        "stop": "stop eos tool_calls end_turn eos_token end done complete COMPLETE completed"
+        " stop-sequence stop_sequence function_call FINISH_REASON_STOP tool-calls word load"
+        " Finished endTurn",
+        "length": "length model_length MAX_TOKENS max_output_tokens maxTokens token_limit limit"
+        " max_new_tokens context_window_exceeded max_length truncated max-completion-tokens",
+        "content_filter": "content_filter SAFETY refusal sensitive content-filter contentFilter"
+        " RECITATION PROHIBITED_CONTENT guardrail_intervened content_filtered moderation blocked"
+        " blocked_by_policy ERROR_TOXIC safety_violation output_guardrails FINISH_REASON_SAFETY",
+        "error": "insufficient_system_resource network_error abort ERROR cancelled timeout"
+        " rate_limit_exceeded malformed_tool_use",
+    }.items()
+    for word in listed.split()
 }
+UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "<b>\nx")
 
 
 def tool_calls() -> Iterator[AnswerCase]:
@@ -376,9 +397,16 @@ def texts() -> Iterator[AnswerCase]:
     for id, (message, word, expect) in MESSAGES.items():
         yield both(id, message, word, **expect)
     yield from streams(STREAMS)
+    expect: JSON
     for word, finish in FINISH.items():
-        raw = {"finish_reason": "bored"} if word == "bored" else ABSENT
-        yield both(f"ended by {word}", {"content": "x"}, word, text="x", finish=finish, raw=raw)
+        yield both(f"ended by {word}", {"content": "x"}, word, text="x", finish=finish, raw=ABSENT)
+    for word in UNKNOWN_ENDS:
+        expect = {"text": "x", "raw": {"finish_reason": word}, "notes": [" ".join(word.split())]}
+        yield both(f"ended by {word!r}, which is unknown", {"content": "x"}, word, **expect)
+    ending: Any = {"type": "length", "length": 7}
+    yield both("SGLang: the end is an object", {"content": "x"}, ending, text="x", finish="length")
+    yield streamed("DashScope: null as a text until the end", said("a", "null"), said("b", "null"),
+                   chunk({}, "stop"), text="ab")  # fmt: skip
     details = [{"type": "reasoning.text", "text": "a"}, {"type": "reasoning.text", "text": "b"}]
     message = {"content": "x", "reasoning_details": details}
     back = {"messages": [..., {"reasoning_details": details}]}
@@ -419,6 +447,179 @@ USAGES: dict[str, tuple[Any, JSON]] = {
            ("beside", 5, 115, 100, 105), ("without", 0, 0, 7, 7),
            ("less, beside", 50, 80, 20, 70), ("within", 5, 15, 4, 5))},
 }  # fmt: skip
+
+
+# id: tools, and deltas of one call whose name comes in pieces, or of two calls; their names.
+PIECES: dict[str, tuple[Sequence[str], list[JSON], Sequence[str]]] = {
+    "two pieces": (
+        ["get_weather"], [named("get_wea", id="x"), named("ther"), named(None, "{}")],
+        ["get_weather"]),
+    "three pieces, the arguments with the last": (
+        ["get_weather"], [named("g"), named("et_wea"), named("ther", "{}")], ["get_weather"]),
+    "a piece for each letter": (["look"], [named(it) for it in "look"], ["look"]),
+    "the id in each piece": (
+        ["get_weather"], [named("get_", id="x"), named("weather", id="x")], ["get_weather"]),
+    "no index": (
+        ["get_weather"], [{"function": {"name": "get_wea", "arguments": ""}},
+                          {"function": {"name": "ther", "arguments": "{}"}}], ["get_weather"]),
+    "the first piece is a tool, too": (
+        ["get", "get_weather"], [named("get"), named("_wea"), named("ther", "{}")],
+        ["get_weather"]),
+    "each piece is a tool, too": (
+        ["get", "_weather", "get_weather"], [named("get"), named("_weather")], ["get_weather"]),
+    "behind a prefix": (
+        ["get_weather"], [named("functions.get"), named("_weather")], ["get_weather"]),
+    "a tool with a dot, by its own name": (["fs.look"], [named("fs."), named("look")], ["fs.look"]),
+    "a tool with a dot, by its name on the wire": (
+        ["fs.look"], [named("fs"), named("__look")], ["fs.look"]),
+    "the name in each fragment": (
+        ["a", "aa"], [named("a"), named("a"), named("a", "{}")], ["a"]),
+    "the name of no tool in each fragment": (["b"], [named("c"), named("c", "{}")], ["c"]),
+    "another id is another call": (
+        ["get", "get_weather"], [named("get", id="x"), named("_weather", id="y")],
+        ["get", "_weather"]),
+    "another index is another call": (
+        ["get_weather"], [named("get"), named("_weather", index=1)], ["get", "_weather"]),
+    "a name after the arguments is another call": (
+        ["a", "b", "ab"], [named("a", "{}"), named("b", "{}")], ["a", "b"]),
+    "two tools that are no tool's name together": (
+        ["a", "b", "abc"], [named("a"), named("b")], ["a", "b"]),
+    "a tool whose name begins with the other's": (
+        ["get", "get_weather"], [named("get", "{}"), named("get_weather", "{}")],
+        ["get", "get_weather"]),
+}  # fmt: skip
+
+
+def names() -> Iterator[AnswerCase]:
+    for id, (tools, deltas, found) in PIECES.items():
+        request = ask(tools=[ToolSpec(name=name) for name in tools])
+        expect: Calls = [(name, {}) for name in found]
+        yield streamed(f"name: {id}", *map(calls, deltas), BEGUN, request=request, calls=expect)
+    many = [
+        calls(call(text, name=name, index=n, id=f"c{n}"))
+        for n in range(300)
+        for text, name in (("", "fs_"), ("", "_look"), ("{}", None), ('{"at":"a"}', None))
+    ]
+    yield streamed("a thousand corrections", *many, BEGUN, calls=[*LOOKED] * 300)
+
+
+# id: the choice of a whole answer; what it comes to. The same choice is the chunk of a stream.
+SHAPES: dict[str, tuple[JSON, JSON]] = {
+    "text of the older API": ({"text": "x"}, {"text": "x"}),
+    "text of the older API beside an empty message": (
+        {"text": "x", "message": None}, {"text": "x"}),
+    **{f"a message with {name} instead of content": ({"message": {name: "x"}}, {"text": "x"})
+       for name in ("text", "output_text")},
+    "content beside a field of its text": (
+        {"message": {"content": "x", "output_text": "x"}}, {"text": "x"}),
+    "text of the older API that is empty": ({"text": ""}, {}),
+    "a message that is a text": ({"message": "x"}, {"text": "x"}),
+    "an old function_call alone": (
+        {"message": {"content": None, "function_call": {"name": "b", "arguments": B}}},
+        {"calls": ONE}),
+    **{f"content: {id}": ({"message": {"content": content}}, expect) for id, content, expect in (
+        ("output_text parts", [{"type": "output_text", "text": "a"},
+                               {"type": "output_text", "text": "b"}], {"text": "ab"}),
+        ("a text part", [{"type": "text", "text": "x"}], {"text": "x"}),
+        ("texts", ["a", "b"], {"text": "ab"}),
+        ("a part without a type", [{"text": "x"}], {"text": "x"}),
+        ("a text with a value", [{"type": "text", "text": {"value": "x"}}], {"text": "x"}),
+        ("an object that is a part", {"type": "output_text", "text": "x"}, {"text": "x"}),
+        ("an object with parts", {"parts": [{"text": "x"}]}, {"text": "x"}),
+        ("thoughts and text", [{"type": "thinking", "thinking": "hm"},
+                               {"type": "reasoning_text", "text": ", so"},
+                               {"type": "output_text", "text": "x"}],
+         {"text": "x", "reasoning": "hm, so"}),
+        ("a refusal", [{"type": "refusal", "refusal": "No."}],
+         {"text": "No.", "finish": "content_filter"}),
+        ("parts of other kinds beside a text", [{"type": "text", "text": "x"},
+                                                {"type": "citation", "text": "y"}], {"text": "x"}),
+    )},
+    "Azure: filtered, without a message": (
+        {"finish_reason": "content_filter", "content_filter_results": {"hate": {}}},
+        {"finish": "content_filter"}),
+    "Azure: filtered, the message is null": (
+        {"finish_reason": "content_filter", "message": None}, {"finish": "content_filter"}),
+    "Azure: filtered, an empty message": (
+        {"finish_reason": "content_filter", "message": {"content": None}},
+        {"finish": "content_filter"}),
+    "Z.AI: sensitive, without a message": (
+        {"finish_reason": "sensitive"}, {"finish": "content_filter"}),
+    "cut before the message": ({"finish_reason": "length"}, {"finish": "length"}),
+    **{f"nothing to read: {id}": (choice, {"error": BAD, "words": words}) for id, choice, words in (
+        ("a field of the choice", {"output": "x"}, "output"),
+        ("a field of the message", {"message": {"content": None, "answer": {"a": 1}}}, "answer"),
+        ("parts", {"message": {"content": [{"type": "hologram", "data": "x"}]}}, "hologram"),
+    )},
+}  # fmt: skip
+UNUSED: JSON = {"content": "", "role": "assistant"}
+CALL_BEFORE = ToolCall(id="c1", name="b", arguments={}, arguments_raw="{}")
+AFTER_RESULTS = ask(
+    tools=TOOLS,
+    messages=(
+        Message.of("user", "hi"),
+        Message(role="assistant", tool_calls=(CALL_BEFORE,)),
+        Message(role="tool", tool_call_id="c1", name="b", content=(TextPart(text="1"),)),
+    ),
+)
+
+
+def spent(completion: int, reasoning: int = 0) -> JSON:
+    details = {"completion_tokens_details": {"reasoning_tokens": reasoning}}
+    return {"more": {"usage": {"prompt_tokens": 5, "completion_tokens": completion, **details}}}
+
+
+def shapes() -> Iterator[AnswerCase]:
+    """Answers of odd shapes, whole and streamed, and answers that hold nothing."""
+    for id, (choice, expect) in SHAPES.items():
+        given = {"index": 0, "finish_reason": "stop", **choice}
+        body, stream = json.dumps({"choices": [given]}).encode(), sse({"choices": [given]})
+        yield AnswerCase(f"shape: {id}", body=body, stream=stream, **expect)
+    parts = [{"type": "output_text", "text": "x"}]
+    yield both("shape: output_text parts in deltas", {"content": parts}, text="x")
+    yield streamed("shape: text of the older API in chunks", *(
+        {"choices": [{"index": 0, "text": it, "finish_reason": end}]}
+        for it, end in (("a", None), ("b", None), ("", "stop"))), text="ab")  # fmt: skip
+    yield streamed("shape: an old function_call in pieces", *(
+        chunk({"function_call": it}) for it in (
+            {"name": "b", "arguments": ""}, {"arguments": '{"n"'}, {"arguments": ":1}"})),
+        chunk({}, "function_call"), calls=ONE)  # fmt: skip
+    odd = {"response": "x", "done": True}
+    id = "shape: another API's answer"
+    yield AnswerCase(id, body=json.dumps(odd).encode(), error=BAD, words="response, done")
+    prompt = [{"prompt_index": 0, "content_filter_results": {"jailbreak": {"filtered": True}}}]
+    filtered: JSON = {"choices": [], "prompt_filter_results": prompt}
+    yield AnswerCase(
+        "Azure: a prompt that is filtered inside an answer",
+        body=json.dumps(filtered).encode(), stream=sse(filtered), finish="content_filter",
+    )  # fmt: skip
+    prompt = [{"content_filter_results": {"hate": {"filtered": False, "severity": "safe"}}}]
+    safe: JSON = {"choices": [], "prompt_filter_results": prompt}
+    yield streamed("Azure: a prompt that is not filtered", safe, STOP, text="x")
+    yield from nothing_readable()
+
+
+def nothing_readable() -> Iterator[AnswerCase]:
+    """Answers that are paid and hold nothing: asked once more, but legal after results."""
+    paid: JSON = {"then": FINE, "text": "fine", "asked": 2}
+    for id, message in (("an empty text", UNUSED), ("null", {"content": None, "role": "x"})):
+        yield both(f"paid: {id} is asked once more", message, **spent(9), **paid)
+    once: JSON = {"error": BAD, "words": "9 tokens", "asked": 2}
+    empty = answer_of(UNUSED, **spent(9)["more"])
+    yield both("paid: and no more", UNUSED, **spent(9), **{**once, "then": empty})
+    yield both("paid: hidden reasoning alone", UNUSED, **spent(9, 9), **paid)
+    unknown = {"content": None, "answer": {"a": 1}}
+    yield both("paid: an unknown form is not asked for again", unknown, **spent(9), then=FINE,
+               error=BAD, words="answer, 9 tokens")  # fmt: skip
+    silent: JSON = {"request": AFTER_RESULTS}
+    yield both("silent after results: a few tokens", UNUSED, **spent(3), **silent)
+    yield both("silent after results: a few beside reasoning", UNUSED, **spent(90, 88), **silent)
+    yield both("silent after results: many tokens", UNUSED, **spent(90), **silent, **paid)
+    yield both("paid: reasoning that is shown", {"content": "", "reasoning": "hm"}, **spent(9),
+               reasoning="hm")  # fmt: skip
+    yield both("paid: cut within hidden reasoning", UNUSED, "length", **spent(9), finish="length")
+    yield both("silent: no tokens", UNUSED, **spent(0))
+    yield both("silent: no text, not even an empty one", {"role": "x"}, **paid)
 
 
 def usages() -> Iterator[AnswerCase]:
@@ -494,7 +695,7 @@ BROKEN: dict[str, tuple[list[Any], int]] = {
 }  # fmt: skip
 FLAGGED = error_of(code=403, message="m", metadata={"reasons": ["x"], "flagged_input": "hi"})
 FINE = answer_of({"content": "fine"})
-HTTP, BAD = "LLM_HTTP_ERROR", "LLM_BAD_RESPONSE"
+
 # Bodies of every other kind: what is played, and what it comes to.
 BODIES: dict[str, JSON] = {
     "OpenRouter: no choice is asked again #10": {
@@ -595,7 +796,7 @@ MODELS = (
     ModelsCase("no list", {"hello": 1}, BAD),
     ModelsCase("no JSON", b"<html>", BAD),
 )
-ANSWERS = (thorough, tool_calls, texts, usages, think_tags, errors, groq, late)
+ANSWERS = (thorough, tool_calls, names, texts, shapes, usages, think_tags, errors, groq, late)
 WIRE = WireSetup(
     name="chat",
     provider="openai",

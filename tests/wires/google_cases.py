@@ -109,8 +109,9 @@ FAILED = (
     *("TOO_MANY_TOOL_CALLS", "MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE", "LANGUAGE"),
     *("OTHER", "NO_IMAGE", "IMAGE_OTHER"),
 )
+UNKNOWN = ("BORED", "FINISH_REASON_UNSPECIFIED")
 FINISH = {
-    **dict.fromkeys(("STOP", "BORED", "FINISH_REASON_UNSPECIFIED"), "stop"),
+    **dict.fromkeys(("STOP", *UNKNOWN), "stop"),
     **dict.fromkeys(("MAX_TOKENS", "CONTINUATION"), "length"),
     **dict.fromkeys(FILTERED, "content_filter"),
     **dict.fromkeys(FAILED, "error"),
@@ -166,7 +167,9 @@ def answers() -> Iterator[AnswerCase]:
         yield both(id, *parts, **expect)
     for word, finish in FINISH.items():
         raw = ABSENT if word in ("STOP", "MAX_TOKENS", "CONTINUATION") else {"finish_reason": word}
-        yield both(f"ended by {word}", text("x"), end=word, text="x", finish=finish, raw=raw)
+        notes = [word] if word in UNKNOWN else ()
+        expected: JSON = {"text": "x", "finish": finish, "raw": raw, "notes": notes}
+        yield both(f"ended by {word}", text("x"), end=word, **expected)
     for word in ("MAX_TOKENS", "SAFETY", "OTHER"):
         id = f"no call counts as whole: {word} #18"
         yield both(id, SECOND, end=word, calls=ONE, finish=FINISH[word])
@@ -237,6 +240,29 @@ def hops() -> Iterator[AnswerCase]:
         yield twice(id, failed, sse(failed), error=BAD, words="Malformed: b(")
     late = sse(chunk(SECOND), {"candidates": [MALFORMED]})
     yield AnswerCase("MALFORMED behind a call runs nothing", stream=late, then=FINE, error=BAD)
+    unknown, nameless = call("search", args={"q": 1}), call("")
+    del nameless["functionCall"]["name"]
+    for word in ("UNEXPECTED_TOOL_CALL", "MALFORMED_FUNCTION_CALL", "TOO_MANY_TOOL_CALLS"):
+        id, found = f"{word} of a tool that was not declared", [("search", {"q": 1})]
+        yield both(id, unknown, end=word, calls=found)
+        yield both(f"{id}, without tools", unknown, end=word, calls=found, request=ask())
+        yield both(f"{id}, beside one that was", text("x"), SECOND, unknown, end=word, text="x",
+                   calls=[*ONE, *found])  # fmt: skip
+    for word, parts in (("UNEXPECTED_TOOL_CALL", [nameless]), ("UNEXPECTED_TOOL_CALL", [text("")]),
+                        ("MALFORMED_FUNCTION_CALL", [nameless])):  # fmt: skip
+        broken = chunk(*parts, end=word)
+        body = json.dumps(broken).encode()
+        id = f"{word}: {parts} is not readable"
+        yield AnswerCase(id, body=body, then=FINE, text="fine", asked=2)
+    declared: JSON = {"calls": ONE, "finish": "error"}
+    yield both("TOO_MANY_TOOL_CALLS of a declared tool", SECOND, end="TOO_MANY_TOOL_CALLS",
+               **declared)  # fmt: skip
+    paid = {"usageMetadata": {"promptTokenCount": 5, "candidatesTokenCount": 9}}
+    asked: JSON = {"more": paid, "then": FINE, "text": "fine", "asked": 2}
+    yield both("paid: nothing is asked once more", text(""), **asked)
+    yield both("paid: a part of a later version", {"hologram": {"a": 1}}, more=paid, then=FINE,
+               error=BAD, words="hologram")  # fmt: skip
+    yield both("paid: thoughts that are shown", text("hm", thought=True), more=paid, reasoning="hm")
 
 
 NO_ANSWERS = (

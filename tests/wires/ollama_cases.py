@@ -135,7 +135,19 @@ def answers() -> Iterator[AnswerCase]:
         yield streamed(id, *lines, {**last(), **given.pop("end", {})}, **given)
     for id, (message, expect) in MESSAGES.items():
         yield both(id, message, **expect)
-    for word, finish in (("stop", "stop"), ("length", "length"), ("unload", "stop")):
+    lines = [{**HEAD, "response": it, "done": False} for it in ("a", "b")]
+    end = {**last(), "response": "", "message": None}
+    yield streamed("text of the older endpoint", *lines, end, text="ab")
+    old = {**last(), "message": None, "response": "x", "thinking": "hm"}
+    id = "text and reasoning of the older endpoint, whole"
+    yield AnswerCase(id, body=json.dumps(old).encode(), text="x", reasoning="hm")
+    parts = [{"type": "text", "text": "a"}, {"type": "output_text", "text": "b"}]
+    yield both("content that is a list of parts", {"content": parts}, text="ab")
+    yield both("paid: nothing is asked once more", {"content": ""}, then=FINE, text="fine", asked=2)
+    yield both("paid: an unknown form", {"content": "", "answer": "x"}, then=FINE, error=BAD,
+               words="answer, 20 tokens")  # fmt: skip
+    for word, finish in (("stop", "stop"), ("length", "length"), ("unload", "stop"),
+                         ("sensitive", "content_filter"), ("limit", "length")):  # fmt: skip
         yield both(f"ended by {word}", {"content": "x"}, {"done_reason": word}, text="x",
                    finish=finish)  # fmt: skip
     zero = {**line({"content": "x"}), "done": True}

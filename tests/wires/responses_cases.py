@@ -110,6 +110,8 @@ def thorough() -> Iterator[AnswerCase]:
     )  # fmt: skip
 
 
+BAD = "LLM_BAD_RESPONSE"
+FINE = json.dumps(answer_of(said("fine"))).encode()
 INCOMPLETE: JSON = {"status": "incomplete"}
 CUT: JSON = {**INCOMPLETE, "incomplete_details": {"reason": "max_output_tokens"}}
 BOTH: dict[str, tuple[list[JSON], JSON]] = {
@@ -138,8 +140,23 @@ BOTH: dict[str, tuple[list[JSON], JSON]] = {
         [thought("Hm", **INCOMPLETE), call()], {"reasoning": "Hm", "calls": BARE}),
     **{f"cut by {reason}": (
         [said("Half")], {"text": "Half", "finish": finish,
+          "notes": ["'steered'"] if reason == "steered" else (),
           "more": {**INCOMPLETE, "incomplete_details": {"reason": reason}}})
-       for reason, finish in (("content_filter", "content_filter"), ("steered", "length"))},
+       for reason, finish in (
+           ("content_filter", "content_filter"), ("guardrail", "content_filter"),
+           ("sensitive", "content_filter"), ("steered", "length"),
+           ("max_output_tokens", "length"))},
+    "parts of type text": ([said(content=[{"type": "text", "text": "x"}])], {"text": "x"}),
+    "an item of a later version beside a text": (
+        [{"type": "hologram", "id": "h_1"}, said("x")], {"text": "x"}),
+    "paid: an item of a later version alone": (
+        [{"type": "hologram", "id": "h_1"}],
+        {"more": {"usage": USED}, "error": BAD, "words": "hologram, 2 tokens"}),
+    "paid: a part of a later version alone": (
+        [said(content=[{"type": "hologram"}])],
+        {"more": {"usage": USED}, "error": BAD, "words": "hologram, 2 tokens"}),
+    "paid: hidden reasoning alone is asked once more": (
+        [thought()], {"more": {"usage": USED}, "then": FINE, "text": "fine", "asked": 2}),
 }  # fmt: skip
 ENDED = last(said("x"))
 X = event(TEXT_DELTA, output_index=0, delta="x")
@@ -235,7 +252,6 @@ def going_back() -> Iterator[AnswerCase]:
         )  # fmt: skip
 
 
-BAD = "LLM_BAD_RESPONSE"
 NO_ANSWERS = (
     b'{"output": [null]}', json.dumps(answer_of(said("x"), status="queued")).encode(),
     sse(event("response.created", response={})), sse(event(TEXT_DELTA, output_index=0, delta=3)),
@@ -258,6 +274,17 @@ def errors() -> Iterator[AnswerCase]:
     for status in ("failed", "cancelled"):
         id, more = f"{status} without a reason", {"status": status}
         yield both(id, said("x"), more=more, error=BAD, words=status)
+    for status in ("queued", "in_progress"):
+        for id, output in (("nothing", []), ("a part", [said("x")]), ("null", None)):
+            given = {**answer_of(status=status), "output": output, "background": True}
+            words = f"background (status '{status}')"
+            yield AnswerCase(f"a background answer: {status}, {id}", then=FINE, error=BAD,
+                             body=json.dumps(given).encode(), words=words)  # fmt: skip
+    plain = said(content="x")
+    yield AnswerCase("content that is a text", body=json.dumps(answer_of(plain)).encode(),
+                     stream=sse(last(plain)), text="x")  # fmt: skip
+    written = {**answer_of(), "output": None, "output_text": "x"}
+    yield AnswerCase("output_text alone", body=json.dumps(written).encode(), text="x")
     for n, body in enumerate(NO_ANSWERS):
         yield AnswerCase(f"no answer, {n}: {body[:30]!r}", body=body, error=BAD)
     filtered = json.dumps({"error": {"message": "no"}, "content_filters": [{}]}).encode()

@@ -6,7 +6,7 @@ complete.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, assert_never
 
 from nbagent.contracts.corrections import AnswerRestarted, TextCorrected
@@ -18,7 +18,11 @@ from nbagent.contracts.deltas import (
     TextPiece,
 )
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.model import FinishReason, ResponseMeta, Usage
+from nbagent.contracts.messages import ImagePart
+from nbagent.contracts.model import ClientNotice, FinishReason, ResponseMeta, Usage
+from nbagent.providers.answer.content_parts import MAX_UNREAD_NAMES, nothing_readable
+from nbagent.providers.answer.finish_words import PAUSES, finish_reason
+from nbagent.providers.answer.images import MAX_IMAGES, SentFile, answer_image
 from nbagent.providers.answer.think_tags import ThinkTags, last_indentation
 from nbagent.providers.answer.tool_calls import SurrogateJoiner, ToolCallAssembler
 from nbagent.providers.answer.vendor_fields import VendorFields
@@ -29,30 +33,51 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     ReasoningField,
     Restart,
     ServerFault,
     UsageReport,
     WireDelta,
 )
-from nbagent.providers.transport.sse import fix_surrogates
+from nbagent.providers.transport.sse import fix_surrogates, safe_line
 from nbagent.providers.wires.tool_names import WireNames
 
 _FINISH_RANKS: dict[FinishReason | None, int] = {"length": 1, "content_filter": 2, "error": 3}
 _MAX_CHARS = 4 * 1024 * 1024
 """Of text, reasoning, arguments and corrections together; several times the largest output of any
 model."""
+_MAX_SILENT_TOKENS = 8
+"""Tokens that a model needs to say nothing after the results of its calls: the end of its turn, an
+empty pair of tags."""
 
 
 class AnswerPipe:
     """One answer on its way, also if several requests bring it."""
 
     def __init__(
-        self, names: WireNames, source: Mapping[str, str], *, think_tags: bool = False
+        self,
+        names: WireNames,
+        source: Mapping[str, str],
+        *,
+        think_tags: bool = False,
+        may_be_silent: bool = False,
     ) -> None:
+        """Begin an answer.
+
+        Args:
+            names: the tools' names on the wire.
+            source: where the answer comes from, for `raw`.
+            think_tags: reasoning may stand in the text, between tags.
+            may_be_silent: an answer without a text is legal: the request ends with results of
+                tools.
+        """
+        self._may_be_silent = may_be_silent
         self._names, self._source, self._think_tags = names, dict(source), think_tags
         self._ready: list[Delta] = []
         """Deltas that are not taken yet."""
+        self._notices: set[str] = set()
+        """Sentences about images that were left out."""
         self._chars = 0
         self._usage: Usage | None = None
         self._earlier_usage: Usage | None = None
@@ -78,6 +103,9 @@ class AnswerPipe:
         self._calls = ToolCallAssembler(self._names)
         self._late_calls = False
         """Calls came after the finish reason."""
+        self._images: list[ImagePart] = []
+        self.image_number: int | None = None
+        """Number of the last picture in the message, from 0; None if it was left out."""
         self.has_reasoning = self._has_text = False
         self.raw_fields: dict[str, Any] = {}
         self._vendor = VendorFields()
@@ -87,6 +115,10 @@ class AnswerPipe:
         self.answered = False
         """Any part of an answer has come, even an empty one."""
         self.no_host_answered = self._refused = False
+        self._has_text_field = False
+        """The server sent a text, perhaps an empty one."""
+        self._unread: dict[str, None] = {}
+        """Names of fields that hold something, in a form that no wire reads."""
 
     # State.
 
@@ -101,9 +133,30 @@ class AnswerPipe:
         return self._has_text or bool(self._tags.unclosed)
 
     @property
+    def _has_parts(self) -> bool:
+        """True if a call, text or an image has come."""
+        return self.has_calls or self.has_text or bool(self._images)
+
+    @property
     def lacks_announced_calls(self) -> bool:
         """True if the finish reason is tool calls, but neither calls nor text came."""
-        return self._finish == "tool_calls" and not (self.has_calls or self.has_text)
+        return self._finish == "tool_calls" and not self._has_parts
+
+    def fault_of_nothing(self) -> ModelError | None:
+        """Return the error of an answer that is paid and holds nothing that can be read."""
+        # An image that was left out has its own notice.
+        is_read = self._has_parts or self.has_reasoning or bool(self._notices)
+        if is_read or self._reason != "stop" or self._finish_word in PAUSES:
+            return None
+        usage = self._usage or Usage()
+        tokens, is_silent = usage.completion_tokens, self._has_text_field
+        if self._may_be_silent:
+            is_silent = tokens - usage.reasoning_tokens <= _MAX_SILENT_TOKENS
+        elif tokens:
+            is_silent = False
+        if is_silent and (tokens or not self._unread):
+            return None
+        return nothing_readable(list(self._unread), tokens)
 
     @property
     def was_cut_by_length(self) -> bool:
@@ -150,10 +203,8 @@ class AnswerPipe:
                 if (correction := self._calls.replace(key, arguments)) is not None:
                     self._count(arguments)
                     self._ready.append(correction)
-            case ImagePiece(image):
-                self.answered = self._has_text = True
-                self._count(image.data or "")
-                self._ready.append(delta)
+            case Picture(sent):
+                self._add_image(sent)
             case ReasoningField(name):
                 self.raw_fields["reasoning_field"] = name
                 self._end_tags()
@@ -192,7 +243,8 @@ class AnswerPipe:
     def close(self) -> None:
         """Release the text that was held back; the answer is complete."""
         self._append_reasoning(self._reasoning_joiner.flush())
-        self._add_text(self._text_joiner.flush())
+        if half := self._text_joiner.flush():
+            self._add_text(half)
         unclosed = self._tags.unclosed
         if unclosed and not self._has_text and self._reason == "stop":
             # The tag was never closed and no text followed: the answer itself begins with this tag.
@@ -216,12 +268,22 @@ class AnswerPipe:
             raw=raw,
             meta=meta.model_copy(update={"vendor": self._vendor.build()}),
         )
-        return [*self._calls.end(), end]
+        return [*self._calls.end(), *self._finish_notices(), end]
+
+    def _finish_notices(self) -> Iterator[ClientNotice]:
+        """Yield what a person should know of the finish word."""
+        word = safe_line(self._finish_word, 80)
+        if word and finish_reason(self._finish_word) is None:
+            text = f"The server ended its answer with {word!r}, which is no known reason."
+            yield ClientNotice("note", text)
+        elif self._finish_word in PAUSES:
+            text = f"The server paused its answer ({word}); continue with --continue."
+            yield ClientNotice("note", text)
 
     # The stages.
 
     def _add_text(self, piece: str) -> None:
-        self.answered = True
+        self.answered = self._has_text_field = True
         piece = self._text_joiner.feed(piece)
         if not self._tags.done:
             thought, piece = self._tags.feed(piece)
@@ -236,11 +298,32 @@ class AnswerPipe:
             self._count(shown.arguments or "")
             self._ready.append(shown)
 
+    def _add_image(self, sent: SentFile) -> None:
+        """Add an image of the answer, or a notice that it is left out."""
+        self.answered, self.image_number = True, None
+        shown = answer_image(sent)
+        if isinstance(shown, ImagePart):
+            # Some gateways send an image twice: in a chunk, and in the message of the last one.
+            if shown in self._images:
+                self.image_number = self._images.index(shown)
+                return
+            if len(self._images) < MAX_IMAGES:
+                self.image_number = len(self._images)
+                self._images.append(shown)
+                self._ready.append(ImagePiece(shown))
+                return
+            shown = f"The answer has more than {MAX_IMAGES} images; the others are left out."
+        if shown not in self._notices:
+            self._notices.add(shown)
+            self._ready.append(ClientNotice("note", shown))
+
     def _note(self, facts: Facts) -> None:
         self.answered |= facts.begun
         self._model = facts.model or self._model
         self._refused |= facts.refused
         self.no_host_answered |= facts.no_host
+        for name in facts.unread[: MAX_UNREAD_NAMES - len(self._unread)]:
+            self._unread[name] = None
         if facts.raw:
             self.raw_fields.update(facts.raw)
         if facts.vendor:
@@ -263,7 +346,7 @@ class AnswerPipe:
 
     def _restart(self) -> None:
         """Void the answer so far."""
-        if self._has_text or self.has_reasoning or self.has_calls:
+        if self._has_text or self._images or self.has_reasoning or self.has_calls:
             self._ready.append(AnswerRestarted())
         self._begin()
         self.finished = self.ended = False
@@ -274,7 +357,7 @@ class AnswerPipe:
         if self._refused:
             return "content_filter"
         # An unknown finish word after an empty answer is an error.
-        usable = self.has_text or self.has_calls or not self.finished
+        usable = self._has_parts or not self.finished
         reason = self._finish or ("stop" if usable else "error")
         if reason in ("stop", "tool_calls"):
             return "tool_calls" if self.has_calls else "stop"

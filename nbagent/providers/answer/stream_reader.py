@@ -11,12 +11,23 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.answer_pipe import AnswerPipe
+from nbagent.providers.answer.images import LongDataFilter
 from nbagent.providers.answer.wire_deltas import LastEvent
-from nbagent.providers.transport.sse import Splitter, Sse, bad_response, load_wire, preview
+from nbagent.providers.transport.sse import (
+    MAX_FRAME_BYTES,
+    Splitter,
+    Sse,
+    bad_response,
+    load_wire,
+    preview,
+)
 from nbagent.providers.wires.base import Parser
 
 _KEEP_ALIVE_EVENTS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _BOM = b"\xef\xbb\xbf"
+_MAX_BYTES = 64 * 2**20
+"""Limit of one answer, without images that are too large: 128,000 tokens with 350 bytes around
+each are 43 MB."""
 
 
 class AnswerReader:
@@ -33,6 +44,8 @@ class AnswerReader:
         """True if the body is read as frames; for SSE its first byte decides."""
         self._is_json = False
         self._head = bytearray()
+        self._long_data = LongDataFilter()
+        self._n_bytes = 0
         self._saw_frame = False
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
@@ -54,6 +67,10 @@ class AnswerReader:
         yield from self._pipe.take()
 
     def _feed(self, piece: bytes) -> None:
+        piece = self._long_data.feed(piece)
+        self._n_bytes += len(piece)
+        if self._n_bytes > _MAX_BYTES or len(self._head) > MAX_FRAME_BYTES:
+            raise bad_response(f"it is larger than {_MAX_BYTES / 2**20:g} MB")
         if self._is_stream:
             self._read_frames(self._splitter.feed(piece))
             return
@@ -97,6 +114,8 @@ class AnswerReader:
             fault.kind = "missing_calls"
             raise fault
         pipe.close()
+        if nothing := pipe.fault_of_nothing():
+            raise nothing
 
     def _read_json(self, body: bytes) -> None:
         try:

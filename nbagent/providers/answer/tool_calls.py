@@ -68,9 +68,9 @@ class _Draft:
     def is_complete(self) -> bool:
         """True if its arguments are a whole object, or the null that some servers begin with."""
         self.parse_attempts += 1
-        raw = self.raw().strip()
-        if self.parse_attempts > _MAX_PARSE_ATTEMPTS or not raw:
+        if self.parse_attempts > _MAX_PARSE_ATTEMPTS:
             return False
+        raw = self.raw().strip()
         return raw == "null" or (raw.endswith("}") and parse_arguments(raw) is not None)
 
 
@@ -135,14 +135,19 @@ class ToolCallAssembler:
     def _joined_name(self, draft: _Draft, name: str) -> str:
         """Return the name of a call whose name comes in pieces; empty if this is none.
 
-        The pieces together begin an offered tool's name, and neither is one alone.
+        The pieces together are an offered tool's name or begin one. If each piece is one alone,
+        the whole name counts; a name that is repeated is no piece.
         """
-        names = self._names
-        if draft.raw() or names.is_offered(draft.name) or draft.name == name:
+        names, joined = self._names, draft.name + name
+        if any(draft.pieces):  # The name comes before the arguments.
             return ""
+        if names.is_offered(draft.name) and (draft.name == name or names.is_offered(name)):
+            return joined if name != draft.name and names.is_offered(joined) else ""
+        if names.is_offered(joined):
+            return joined
         if names.is_offered(name):
             return name if name.startswith(draft.name) else ""
-        return draft.name + name if names.begins_offered(draft.name + name) else ""
+        return joined if names.begins_offered(joined) else ""
 
     def _complete_name(self, draft: _Draft, part: CallPart) -> Iterator[CallCorrected]:
         name = self._joined_name(draft, part.name) if part.name else ""

@@ -1,16 +1,15 @@
-"""Words and fields that all wires share: finish reasons, token counts, errors, lists of models.
+"""Fields that all wires share: token counts, errors, calls, lists of models.
 
 One table for all servers, not one per wire: a gateway passes on the words of the server behind it.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.model import FinishReason, ModelInfo, Usage
+from nbagent.contracts.model import ModelInfo, Usage
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
@@ -21,16 +20,6 @@ from nbagent.providers.answer.wire_deltas import CallPart, ServerFault
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response, fix_surrogates
 
-_FINISH_WORDS: dict[FinishReason, str] = {
-    "stop": r"stop|stop_sequence|eos|eos_token|end_turn|pause_turn|load|unload",
-    "length": r"length|model_length|max_tokens|model_context_window_exceeded|continuation",
-    "tool_calls": r"tool_calls|function_call|tool_use",
-    "content_filter": r"content_filter|refusal|\w*(?:safety|recitation|blocklist|prohibited|spii"
-    r"|model_armor|escalation|pup_limited)\w*",
-    "error": r"error|network_error|insufficient_system_resource|abort|malformed_\w+|missing_\w+"
-    # Gemini's, in capitals only: gateways say `other` in small letters for an unknown reason.
-    r"|too_many_tool_calls|(?-i:\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*)",
-}
 # By their names: `promptTokenCount` (Gemini), `prompt_eval_count` (Ollama), `input_tokens`
 # (Anthropic,
 # Responses). Where a server counts cached tokens or thoughts apart, its wire adds them up before.
@@ -68,14 +57,6 @@ _CAPABILITIES = {
     "reasoning": "reasoning",
     "thinking": "reasoning",
 }
-
-
-def finish_reason(word: str) -> FinishReason | None:
-    """Translate a server's finish word; None for an unknown word."""
-    for reason, pattern in _FINISH_WORDS.items():
-        if re.fullmatch(pattern, word, re.I):
-            return reason
-    return None
 
 
 def read_usage(counted: Any) -> Usage | None:

@@ -6,13 +6,21 @@ Text may still hold reasoning between tags, calls have the server's keys and the
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nbagent.contracts.deltas import ImagePiece, ReasoningPiece, TextPiece
+from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import FinishReason, Usage
+from nbagent.providers.answer.images import SentFile
+
+
+@dataclass(slots=True)
+class Picture:
+    """An image of the answer, after the text before it; it may be left out."""
+
+    sent: SentFile
 
 
 @dataclass(slots=True)
@@ -64,6 +72,8 @@ class Facts:
     """False if no part of an answer has come yet."""
     refused: bool = False
     """The model refused to answer."""
+    unread: Sequence[str] = ()
+    """Names of fields that hold something, in a form that no wire reads."""
     no_host: bool = False
     """The gateway says that no host answered (OpenRouter: `choices` is null). Worth a retry."""
 
@@ -110,7 +120,7 @@ class LastEvent:
 WireDelta = (
     TextPiece
     | ReasoningPiece
-    | ImagePiece
+    | Picture
     | CallPart
     | CallArguments
     | ReasoningField
@@ -140,6 +150,11 @@ class Progress(Protocol):
     @property
     def has_calls(self) -> bool:
         """True if a call has come."""
+        ...
+
+    @property
+    def image_number(self) -> int | None:
+        """Number of the last picture in the message, from 0; None if it was left out."""
         ...
 
     @property

@@ -17,13 +17,14 @@ from typing import Any, Protocol, cast, get_args
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
-from nbagent.contracts.messages import redacted
+from nbagent.contracts.messages import ImagePart, redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
 from nbagent.providers.offline.workflow_walk import is_workflow, workflow_answer
 from nbagent.providers.provider import Provider
+from nbagent.shown.images import encoded_image, to_image
 
 __all__ = [
     "PROVIDER",
@@ -35,6 +36,7 @@ __all__ = [
     "cut",
     "delay",
     "error",
+    "image",
     "reasoning",
     "replay",
     "script",
@@ -57,6 +59,20 @@ step = ScriptedAnswer
 def text(answer: str = "", *, pieces: Sequence[str] | None = None) -> ScriptedAnswer:
     """Answer with a text; `pieces` are its chunks in a stream."""
     return ScriptedAnswer(text=answer, pieces=pieces)
+
+
+def image(picture: object, answer: str = "") -> ScriptedAnswer:
+    """Answer with a text and an image: bytes of a PNG, JPEG, GIF or WebP file, or a figure."""
+    part = picture if isinstance(picture, ImagePart) else to_image(picture)
+    if part is None and isinstance(picture, bytes):
+        part = encoded_image(picture)
+    if not isinstance(part, ImagePart):
+        raise UsageError(
+            part
+            or f"a {type(picture).__name__} is no image; give the bytes of a PNG, JPEG, GIF or "
+            "WebP file, an ImagePart, or a figure"
+        )
+    return ScriptedAnswer(text=answer, images=(part,))
 
 
 def reasoning(thought: str, answer: str = "") -> ScriptedAnswer:
@@ -188,8 +204,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
         ```
 
     Args:
-        steps: texts, results of `text`, `reasoning`, `call`, `calls`, `step`, `error`, `cut` and
-            `delay`, or functions that take the request and return one of these.
+        steps: texts, results of `text`, `image`, `reasoning`, `call`, `calls`, `step`, `error`,
+            `cut` and `delay`, or functions that take the request and return one of these.
         name: for `--model offline:NAME`; `script-1`, `script-2`, … without. A name used again
             means the newer script.
         delay_ms: wait between two pieces of a stream.
@@ -229,6 +245,8 @@ def to_python(scripted: StepLike) -> str:
         "finish_reason": scripted.finish_reason,
     }
     parts = {name: repr(value) for name, value in fields.items() if value}
+    if scripted.images:
+        parts["images"] = f"[{', '.join(map(_image_source, scripted.images))}]"
     calls: list[str] = []
     for tool_call in scripted.tool_calls:
         arguments = (
@@ -252,6 +270,11 @@ def to_python(scripted: StepLike) -> str:
             return (
                 f"offline.step({', '.join(f'{name}={source}' for name, source in parts.items())})"
             )
+
+
+def _image_source(part: ImagePart) -> str:
+    source = f"url={part.url!r}" if part.url else f"data={part.data!r}"
+    return f"nbagent.ImagePart(media_type={part.media_type!r}, alt={part.alt!r}, {source})"
 
 
 class HasRecord(Protocol):
@@ -290,6 +313,7 @@ def _scripted_answer(turn: EngineTurn) -> ScriptedAnswer:
     return ScriptedAnswer(
         text=message.text,
         reasoning=message.reasoning or "",
+        images=message.images,
         calls=tool_calls,
         finish_reason=None if failure or finish == usual else finish,
         error=failure,

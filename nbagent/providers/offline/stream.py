@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.chat_doors import ChatDoors
-from nbagent.contracts.deltas import Delta, ReasoningPiece, TextPiece, WholeAnswer
+from nbagent.contracts.deltas import Delta, ImagePiece, ReasoningPiece, TextPiece, WholeAnswer
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import Message, TextPart, ToolCall, parse_arguments
+from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall, parse_arguments
 from nbagent.contracts.model import (
     CallDelta,
     ChatRequest,
@@ -41,6 +41,8 @@ class ScriptedAnswer:
     pieces: Sequence[str] | None = None
     """Chunks of the text, instead of `text`; without them the text is streamed by tokens."""
     reasoning: str = ""
+    images: Sequence[ImagePart] = ()
+    """Images of the answer, after its text."""
     calls: Sequence[ScriptedAnswer | ToolCall] = ()
     """Results of `call`. Their ids are set when the step is played."""
     usage: Usage | None = None
@@ -150,6 +152,8 @@ def response_deltas(response: ChatResponse, texts: Sequence[str] | None = None) 
         yield ReasoningPiece(piece)
     for piece in _PIECE.findall(message.text) if texts is None else texts:
         yield TextPiece(piece)
+    for image in message.images:
+        yield ImagePiece(image)
     for index, call in enumerate(message.tool_calls):
         yield CallDelta(index, id=call.id, name=call.name)
         for piece in re.findall(r"(?s).{1,12}", call.arguments_raw):
@@ -190,7 +194,7 @@ def _build_response(step: ScriptedAnswer, request: ChatRequest) -> ChatResponse:
     ]
     message = Message(
         role="assistant",
-        content=(TextPart(text=step.text),) if step.text else (),
+        content=(*((TextPart(text=step.text),) if step.text else ()), *step.images),
         tool_calls=tuple(calls),
         reasoning=step.reasoning or None,
     )

@@ -38,9 +38,10 @@ BETWEEN_BYTES_S = 300.0
 """Longest silence while an answer streams. Every byte counts, also SSE comments and pings: servers
 send them during long thinking to keep the connection open."""
 MAX_BODY_BYTES = 16 * 1024 * 1024
-"""Limit of one whole answer, both compressed and decompressed."""
-MAX_STREAM_BYTES = 64 * 1024 * 1024
-"""Limit of one event stream: 128,000 tokens with 350 bytes around each are 43 MB."""
+"""Limit of one body that is no answer, both compressed and decompressed."""
+MAX_ANSWER_BYTES = 192 * 1024 * 1024
+"""Limit of one answer on the connection: an image that is too large passes, and is not kept.
+`AnswerReader` limits what is kept of it."""
 _MAX_ERROR_BYTES = 256 * 1024
 _ERROR_BODY_S = 5.0
 _MAX_CONNECTIONS = 100

@@ -19,7 +19,8 @@ import orjson
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import MASK, redact_truncated
 
-MAX_FRAME_BYTES = 8 * 1024 * 1024
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+"""Limit of one event, and of one whole answer: the largest image in base64 and some text."""
 _COUNT_VALUES_FROM_BYTES = 1024 * 1024
 _MAX_VALUES = 500_000
 _INFLATE_STEP_BYTES = 64 * 1024

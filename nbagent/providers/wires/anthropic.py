@@ -16,6 +16,8 @@ from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.messages import ImagePart, Message, Part, parse_arguments
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import normalize_base_url
+from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import (
     arguments_json,
     objects_in,
@@ -24,7 +26,6 @@ from nbagent.providers.answer.json_fields import (
 )
 from nbagent.providers.answer.vendor_words import (
     faults_in,
-    finish_reason,
     frame_object,
     parse_index,
     read_usage,
@@ -34,6 +35,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     Progress,
     Restart,
     UsageReport,
@@ -50,6 +52,7 @@ from nbagent.providers.wires.base import (
     without_none,
 )
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_object,
     attachments,
     group_results,
@@ -77,10 +80,17 @@ _CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 _CACHE_CONTROL = {"type": "ephemeral"}
 _ENDS_IN_VERSION = re.compile(r"/v\d+\w*$")
 _THINKING_BLOCKS = frozenset({"thinking", "redacted_thinking"})
-_STREAMED_FIELDS = ("text", "thinking", "signature", "input_json")
-"""Fields of blocks that arrive in pieces."""
+_STREAMED_FIELDS = {
+    "text": "text",
+    "thinking": "thinking",
+    "signature": "signature",
+    "compaction": "content",
+    "input_json": "partial_json",
+}
+"""Fields of blocks that arrive in pieces, by their deltas, and the field of the delta."""
 _READ_FIELDS = frozenset({"content", "usage", "stop_reason", "stop_details"})
 _PROMPT_COUNTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_COMPACTED_COUNTS = (*_PROMPT_COUNTS, "output_tokens")
 _REBUILDABLE_BLOCKS = frozenset({"text", "tool_use"})
 """Blocks that can be rebuilt from the message itself; all others are kept in `raw`."""
 
@@ -126,8 +136,11 @@ class AnthropicParser(Parser):
         """Read a whole message."""
         message = frame_object(body)
         yield from faults_in(message)
-        blocks = objects_in(message.get("content"))
-        if blocks != message.get("content"):
+        content = message.get("content")
+        if isinstance(content, str):  # Some compatible servers.
+            content = [{"type": "text", "text": content}]
+        blocks = objects_in(content)
+        if blocks != content:
             raise bad_response("there is no content in it")
         yield from self._read_start(message)
         for index, block in enumerate(blocks):
@@ -142,19 +155,31 @@ class AnthropicParser(Parser):
         self._update_usage(message.get("usage"))
 
     def _start_block(self, index: int, block: dict[str, Any]) -> Iterator[WireDelta]:
-        self._blocks[index] = dict(block)
         kind = block.get("type")
+        if kind == "image" and (sent := find_file(block)) is not None:
+            # Anthropic sends none; compatible servers do. No request of theirs accepts one back.
+            yield Picture(sent)
+            return
+        self._blocks[index] = dict(block)
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
             yield CallPart(index, call_id, name)
         elif kind in ("text", "thinking"):
             yield from self._shown_piece(kind, block.get(kind))
+        elif kind == "output_text":  # Gateways to the Responses API.
+            yield from self._shown_piece("text", block.get("text"))
+        else:
+            yield Facts(unread=[str(kind)], begun=False)
 
     def _read_delta(self, index: int, delta: dict[str, Any]) -> Iterator[WireDelta]:
         field = text_or_empty(delta.get("type")).removesuffix("_delta")
         if field not in _STREAMED_FIELDS:
             return
-        piece = delta.get("partial_json" if field == "input_json" else field)
+        piece = delta.get(_STREAMED_FIELDS[field])
+        if field == "compaction":
+            block = self._blocks.setdefault(index, {"type": field})
+            block |= {k: v for k, v in without_none(delta).items() if k not in ("type", "content")}
+            piece = piece or ""  # Null if the summary failed; it goes back as it came.
         if not isinstance(piece, str):
             raise bad_response(f"a piece of {field} is no text")
         kind = self._blocks.get(index, {}).get("type")
@@ -187,8 +212,9 @@ class AnthropicParser(Parser):
         if written and block.get("type") != "tool_use":
             # A tool that the server itself ran: it only goes back unchanged.
             block["input"] = parse_arguments(written) or {}
-        for field in _STREAMED_FIELDS[:3]:
-            if pieces := self._pieces.get((index, field)):
+        for kind, field in _STREAMED_FIELDS.items():
+            pieces = self._pieces.get((index, kind), ())
+            if kind != "input_json" and any(pieces):
                 block[field] = "".join([text_or_empty(block.get(field)), *pieces])
         return block
 
@@ -212,12 +238,33 @@ class AnthropicParser(Parser):
         if any(block["type"] not in _REBUILDABLE_BLOCKS for block in blocks):
             yield Facts(raw={"blocks": blocks})
         # `input_tokens` excludes tokens read from the cache and written to it.
-        prompt = sum(token_count(self._usage, name) for name in _PROMPT_COUNTS)
-        counts = {**self._usage, "input_tokens": prompt} if self._usage else None
+        used = _with_compactions(self._usage)
+        prompt = sum(token_count(used, name) for name in _PROMPT_COUNTS)
+        counts = {**used, "input_tokens": prompt} if used else None
         yield UsageReport(read_usage(counts))
         yield Facts(vendor={"usage": self._usage})
-        yield Finish(finish_reason(self._stop_reason), self._stop_reason)
+        yield read_finish(self._stop_reason) or Finish(None)
         yield LastEvent()
+
+
+def _with_compactions(usage: dict[str, Any]) -> dict[str, Any]:
+    """Add the counts of the server's own compactions, which the sums do not include.
+
+    The sums include the entries of type `message`. An adviser's entries stay apart: its model has
+    another price.
+    """
+    entries = objects_in(usage.get("iterations"))
+    compactions = [entry for entry in entries if entry.get("type") == "compaction"]
+    if not compactions:
+        return usage
+    all_counts = [sum(token_count(e, name) for e in entries) for name in _COMPACTED_COUNTS]
+    if all_counts == [token_count(usage, name) for name in _COMPACTED_COUNTS]:
+        return usage  # A gateway has added them.
+    added = {
+        name: token_count(usage, name) + sum(token_count(entry, name) for entry in compactions)
+        for name in _COMPACTED_COUNTS
+    }
+    return usage | added
 
 
 class Anthropic(Wire):
@@ -370,7 +417,8 @@ def _assistant_blocks(message: Message, context: EncodingContext) -> list[Any]:
         }
         for call in message.tool_calls
     ]
-    text = [{"type": "text", "text": message.text}] if message.text.strip() else []
+    content = answer_text(message)
+    text = [{"type": "text", "text": content}] if content.strip() else []
     answer_blocks = objects_in(context.raw_from_model(message).get("blocks")) or [*text, *calls]
     # Blocks as they came, in order: the server checks the signatures. Thinking without a signature
     # comes from a cut stream and is never valid.

@@ -12,7 +12,8 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.messages import ImagePart, Message, Part, ToolCall
+from nbagent.contracts.errors import ModelError
+from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, ToolCall
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.wires.base import (
     EncodingContext,
@@ -26,10 +27,13 @@ from nbagent.providers.wires.chat_answers import REASONING_FIELDS, REPLAYED_FIEL
 from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
     FILLER_ANSWER,
+    answer_text,
     arguments_text,
     attachments,
+    audio_type,
     data_url,
     group_results,
+    is_audio,
     system_with_schema,
     text_or_part,
     wire_id,
@@ -40,6 +44,9 @@ from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _VERSION = re.compile(r"^gpt-(\d+)(?:\.(\d+))?")
+
+
+_AUDIO_FORMATS = {"audio/wav": "wav", "audio/mp3": "mp3"}
 
 
 class Chat(Wire):
@@ -138,7 +145,7 @@ class Chat(Wire):
             return self._result_messages(group, context)
         if message.role == "assistant":
             # Mistral and others refuse an empty assistant message.
-            has_content = message.text or message.tool_calls
+            has_content = answer_text(message) or message.tool_calls
             return [self._assistant_message(message, context)] if has_content else []
         # Plain text as a string: Ollama splits an array into several messages.
         content = (
@@ -155,7 +162,7 @@ class Chat(Wire):
         fields = json_object(context.raw_from_model(message).get("fields")) or {}
         return {
             "role": "assistant",
-            "content": message.text or nothing,
+            "content": answer_text(message) or nothing,
             **({"tool_calls": calls} if calls else {}),
             **self._reasoning_fields(message, context),
             **{name: fields[name] for name in REPLAYED_FIELDS if name in fields},
@@ -246,4 +253,18 @@ def _content_part(part: Part) -> dict[str, Any]:
         return {"type": "text", "text": shown}
     if isinstance(shown, ImagePart):
         return {"type": "image_url", "image_url": {"url": data_url(shown)}}
+    if is_audio(shown):
+        return {"type": "input_audio", "input_audio": _audio_fields(shown)}
     return {"type": "file", "file": {"filename": shown.name, "file_data": data_url(shown)}}
+
+
+def _audio_fields(part: FilePart) -> dict[str, str]:
+    """Data and format of a recording; the API documents only these two formats."""
+    media_type = audio_type(part)
+    if media_type not in _AUDIO_FORMATS:
+        raise ModelError(
+            f"Chat Completions servers take audio as WAV or MP3, and {part.name!r} is "
+            f"{media_type}; convert it, or give it to a Gemini model (google:…). Nothing was sent.",
+            code="LLM_HTTP_ERROR",
+        )
+    return {"data": part.data, "format": _AUDIO_FORMATS[media_type]}

@@ -8,15 +8,18 @@ usage repeated in each chunk, `delta` null (Azure), content as a list (Mistral),
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, cast
+from typing import Any
 
-from nbagent.contracts.canonical import dump_json, json_object
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ChatRequest
+from nbagent.providers.answer.content_parts import nothing_readable, read_content, unread_names
+from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
     call_part,
-    finish_reason,
     frame_object,
     parse_index,
     read_usage,
@@ -24,6 +27,7 @@ from nbagent.providers.answer.vendor_words import (
 from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
+    Picture,
     Progress,
     ReasoningField,
     ServerFault,
@@ -31,7 +35,7 @@ from nbagent.providers.answer.wire_deltas import (
     WireDelta,
 )
 from nbagent.providers.http_errors import stream_error
-from nbagent.providers.transport.sse import bad_response
+from nbagent.providers.transport.sse import bad_response, safe_line
 from nbagent.providers.wires.base import Parser
 
 REASONING_FIELDS = ("reasoning", "reasoning_content")
@@ -41,8 +45,19 @@ REPLAYED_FIELDS = ("extra_content", _REASONING_DETAILS)
 `reasoning_details` in tool loops, Gemini its signature in `extra_content`, else it answers 400."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
 _CHUNK_FIELDS = frozenset({"choices", "obfuscation"})
-_CHOICE_FIELDS = frozenset({"index", "message", "delta", "finish_reason", "logprobs", "text"})
+_CHOICE_FIELDS = frozenset(
+    {"index", "message", "delta", "finish_reason", "logprobs", "text", "error"}
+)
 """Fields that are read here, or come piece by piece."""
+_TEXT_FIELDS = ("text", "output_text")
+"""Fields that some servers write instead of `content`."""
+_MESSAGE_FIELDS = frozenset(
+    {"role", "content", "refusal", "tool_calls", "function_call", "extra_content"}
+    | {*REASONING_FIELDS, _REASONING_DETAILS, "annotations", "provider_specific_fields", "name"}
+    | {"id", "type", "images", *_TEXT_FIELDS}
+)
+"""Fields of a message or a choice that are read here, or that hold no part of the answer."""
+_PROMPT_FILTERS = ("prompt_filter_results", "prompt_annotations")
 _MAX_OPEN_DETAILS = 64  # Details that may grow at the same time.
 _JOINED_FIELDS = ("text", "summary", "signature", "data")
 
@@ -59,6 +74,8 @@ class ChatParser(Parser):
         self._reasoning_field = ""
         self._fields: dict[str, Any] = {}
         """Fields of REPLAYED_FIELDS so far."""
+        self._has_old_call = False
+        """The call is in `function_call`."""
         self._index: int | None = None
         """Index of the choice that is read, once it is known. Others are ignored."""
 
@@ -81,9 +98,7 @@ class ChatParser(Parser):
         if choice.__class__ is not dict or choice.get("index", 0) != self._index:
             choice = self._select_choice(choices)
             if choice is None:
-                # OpenRouter sends null choices without an error if no host answered.
-                if "choices" in chunk and choices is None:
-                    yield Facts(no_host=True, begun=False)
+                yield from self._read_without_choice(chunk)
                 return
         finish = choice.get("finish_reason")
         if finish or not self._has_begun:
@@ -100,26 +115,44 @@ class ChatParser(Parser):
                 yield TextPiece(content)
             else:
                 yield from self._read_delta(delta, whole=False)
-        if message := json_object(choice.get("message")):
+        else:
+            yield from self._read_without_delta(choice)
+        if "message" in choice and (message := _message(choice)):
             yield from self._read_final_message(message)
         if choice.get("error"):
             yield ServerFault(stream_error(choice))
-        elif finish:
-            word = str(finish)
-            yield Finish(finish_reason(word), word)
+        elif finish and (ending := read_finish(finish)):
+            yield ending
 
     def read_whole(self, body: Any) -> Iterator[WireDelta]:
         """Read a whole answer: a chunk with a message; it is complete without a finish reason."""
         answer = body if body.__class__ is dict else frame_object(body)
         choice = self._select_choice(objects_in(answer.get("choices"))) or {}
-        message = json_object(choice.get("message") or choice.get("delta"))
-        if not (message or choice.get("error") or answer.get("error")):
-            raise bad_response("there is no choice with a message in it", retry="choices" in answer)
+        if not (choice or answer.get("error") or any(name in answer for name in _PROMPT_FILTERS)):
+            raise _without_message(answer, choice)
         yield from self.read_event(b"", answer)
-        if not self._progress.finished:
-            if "message" not in choice:
+        if not _has_message(choice):
+            if not (self._progress.finished and _needs_no_message(choice)):
+                raise _without_message(answer, choice)
+        elif not self._progress.finished:
+            if "delta" in choice and "message" not in choice:
                 raise bad_response("the stream was cut before the answer was complete")
             yield Finish("stop")
+
+    def _read_without_choice(self, chunk: dict[str, Any]) -> Iterator[WireDelta]:
+        # OpenRouter sends null choices without an error if no host answered.
+        if "choices" in chunk and chunk["choices"] is None:
+            yield Facts(no_host=True, begun=False)
+        results = next((chunk[name] for name in _PROMPT_FILTERS if name in chunk), None)
+        if any(map(_is_filtered, objects_in(results))):
+            yield Finish("content_filter", "prompt_filter")
+
+    def _read_without_delta(self, choice: dict[str, Any]) -> Iterator[WireDelta]:
+        text = choice.get("text")  # Servers of the older Completions API.
+        if isinstance(text, str):
+            yield TextPiece(text)
+        elif not _message(choice) and (unread := unread_names(choice, _CHOICE_FIELDS)):
+            yield unread
 
     def _further_fields(self, chunk: dict[str, Any], choice: dict[str, Any]) -> Iterator[WireDelta]:
         yield Facts(vendor=chunk, vendor_without=_CHUNK_FIELDS, begun=False)
@@ -152,21 +185,33 @@ class ChatParser(Parser):
             raise bad_response("the delta is not an object")
         # Before the content: the last reasoning and the first text may share a delta.
         yield from self._read_reasoning(delta, whole=whole)
-        for part in _content_parts(delta.get("content")):
-            if part.get("type") == "thinking":
-                thoughts = (thought.get("text") for thought in _content_parts(part.get("thinking")))
-                yield ReasoningPiece("".join(text for text in thoughts if isinstance(text, str)))
-            elif part.get("type", "text") == "text" and isinstance(part.get("text"), str):
-                yield TextPiece(part["text"])
+        content = delta.get("content")
+        if content is None:
+            content = next((delta[name] for name in _TEXT_FIELDS if name in delta), None)
+        yield from read_content(content)
+        # OpenRouter and LiteLLM send images beside the text.
+        for part in objects_in(delta.get("images")):
+            if (sent := find_file(part)) is not None:
+                yield Picture(sent)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             yield Facts(refused=True)
             yield TextPiece(refusal)
         if calls := delta.get("tool_calls"):
             yield from self._read_calls(calls, whole=whole)
+        elif function := json_object(delta.get("function_call")):
+            yield from self._read_function_call(function)
         if extra := json_object(delta.get("extra_content")):
             # Gemini's signature of an answer without calls.
             self._fields["extra_content"] = extra
             yield Facts(raw={"fields": self._fields})
+        if unread := unread_names(delta, _MESSAGE_FIELDS):
+            yield unread
+
+    def _read_function_call(self, function: dict[str, Any]) -> Iterator[WireDelta]:
+        """Read the call of an old server, if the answer has none in `tool_calls`."""
+        self._has_old_call |= not self._progress.has_calls
+        if self._has_old_call:
+            yield call_part(0, {}, function)
 
     def _read_reasoning(self, delta: dict[str, Any], *, whole: bool) -> Iterator[WireDelta]:
         for field in REASONING_FIELDS:
@@ -212,18 +257,37 @@ class ChatParser(Parser):
             yield call_part(key, call, call.get("function") or call.get("custom"), extra)
 
 
-def _content_parts(content: Any) -> list[dict[str, Any]]:
-    """Return any content as parts: a text, a list (Mistral), an object (gateways in JSON mode)."""
-    if content is None:
-        return []
-    if isinstance(content, dict):
-        whole = cast("dict[str, Any]", content)
-        content = [whole if isinstance(whole.get("text"), str) else dump_json(whole).decode()]
-    items: Any = [content] if isinstance(content, str) else content
-    if not isinstance(items, list):
-        raise bad_response(f"the content is {type(content).__name__}, not text")
-    parts = cast("list[Any]", items)
-    return [{"text": item} if isinstance(item, str) else json_object(item) or {} for item in parts]
+def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the whole message of a choice; None if there is none."""
+    message = choice.get("message")
+    return {"content": message} if isinstance(message, str) else json_object(message)
+
+
+def _has_message(choice: dict[str, Any]) -> bool:
+    message = _message(choice) or json_object(choice.get("delta"))
+    return bool(message) or isinstance(choice.get("text"), str)
+
+
+def _needs_no_message(choice: dict[str, Any]) -> bool:
+    """True for an end before the first word: filtered (Azure), or cut within the reasoning."""
+    ending = read_finish(choice.get("finish_reason"))
+    return not choice or (ending is not None and ending.reason not in (None, "stop", "tool_calls"))
+
+
+def _without_message(answer: dict[str, Any], choice: dict[str, Any]) -> ModelError:
+    """Build the error of a body without a message; a choice was paid, so it asks once more."""
+    if not choice:
+        names = ", ".join(safe_line(name, 40) for name in list(answer)[:8])
+        reason = f"there is no choice with a message in it (it has: {names or 'nothing'})"
+        return bad_response(reason, retry="choices" in answer)
+    unread = unread_names(choice, _CHOICE_FIELDS)
+    return nothing_readable(unread.unread if unread else ())
+
+
+def _is_filtered(result: dict[str, Any]) -> bool:
+    """True if Azure's filter stopped the prompt."""
+    categories = json_object(result.get("content_filter_results")) or {}
+    return any((json_object(value) or {}).get("filtered") is True for value in categories.values())
 
 
 def _is_same_detail(known: dict[str, Any], item: dict[str, Any]) -> bool:

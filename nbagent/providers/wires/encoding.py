@@ -19,6 +19,12 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.wires.base import EncodingContext, Wire
+from nbagent.shown.image_files import (
+    MAX_SENT_IMAGE_BYTES,
+    image_label,
+    image_type,
+    is_other_file,
+)
 
 FILLER_ANSWER = Message.of("assistant", "…")
 """Answer to put between two user messages, for templates that want alternating roles."""
@@ -181,14 +187,63 @@ def system_with_schema(request: ChatRequest) -> str:
 
 
 def text_or_part(part: Part) -> str | ImagePart | FilePart:
-    """Return the text of a part, also of a text file (few servers read files), else the part."""
+    """Return the text of a part, also of a text file (few servers read files), else the part.
+
+    Raises:
+        ModelError: the part is an image that no server accepts.
+    """
     if isinstance(part, TextPart):
         return part.text
-    if isinstance(part, FilePart) and _TEXT_FILES.match(part.media_type):
+    if isinstance(part, ImagePart):
+        return _checked_image(part)
+    if _TEXT_FILES.match(part.media_type):
         with suppress(ValueError):
             text = base64.b64decode(part.data, validate=True).decode("utf-8-sig")
             return f"File {part.name}:\n{text}"
     return part
+
+
+def _checked_image(part: ImagePart) -> ImagePart:
+    """Check the bytes of an image, and correct its media type if they are of another one.
+
+    A wrong media type is answered with 400, and then each later request of the conversation is.
+    """
+    if not part.data:
+        return part
+    if len(part.data) > MAX_SENT_IMAGE_BYTES * 4 // 3 + 4:
+        size = f"{len(part.data) * 3 // 4 // 1_000_000} MB"
+        raise _unusable_image(
+            part, f"has {size}, and at most {MAX_SENT_IMAGE_BYTES // 1_000_000} are sent"
+        )
+    content = part.content
+    if not content:
+        raise _unusable_image(part, "has data that is not base64")
+    if is_other_file(content):
+        raise _unusable_image(part, "is no image: its bytes are of another kind of file")
+    known = image_type(content)
+    if known is None or known == part.media_type:
+        return part
+    return part.model_copy(update={"media_type": known})
+
+
+def _unusable_image(part: ImagePart, reason: str) -> ModelError:
+    name = part.alt[:80] or part.media_type[:80]
+    return ModelError(
+        f"the image {name!r} {reason}; give a PNG, JPEG, GIF or WebP file. Nothing was sent.",
+        code="LLM_HTTP_ERROR",
+    )
+
+
+def answer_text(message: Message) -> str:
+    """Text of an answer, with words in place of its images: few servers accept them in answers."""
+    if not message.images:
+        return message.text
+    pieces = [
+        part.text if isinstance(part, TextPart) else f"{image_label(part)[:-1]}; not repeated here]"
+        for part in message.content
+        if not isinstance(part, FilePart)
+    ]
+    return "\n\n".join(filter(None, pieces))
 
 
 def data_url(part: ImagePart | FilePart) -> str:
@@ -203,8 +258,54 @@ def attachments(message: Message) -> list[ImagePart | FilePart]:
     return [part for part in message.content if not isinstance(part, TextPart)]
 
 
+_AUDIO_NAMES = {
+    "audio/wave": "audio/wav",
+    "audio/x-wav": "audio/wav",
+    "audio/vnd.wave": "audio/wav",
+    "audio/mpeg": "audio/mp3",
+    "audio/mpeg3": "audio/mp3",
+    "audio/x-mp3": "audio/mp3",
+}
+
+
+def audio_type(part: FilePart) -> str:
+    """Media type of a recording, by one name for each format; empty for other files.
+
+    The bytes of WAV and MP3 decide, whatever the file is called.
+    """
+    start = _first_bytes(part.data)
+    if start[:4] == b"RIFF" and start[8:12] == b"WAVE":
+        return "audio/wav"
+    media_type = part.media_type.partition(";")[0].strip().lower()
+    is_unnamed = media_type in ("", "application/octet-stream")
+    if start[:3] == b"ID3" or (start[:1] == b"\xff" and start[1:2] in _MP3_FRAMES):
+        return "audio/mp3" if is_unnamed or media_type.startswith("audio/") else ""
+    return _AUDIO_NAMES.get(media_type, media_type) if media_type.startswith("audio/") else ""
+
+
+_MP3_FRAMES = (b"\xfb", b"\xfa", b"\xf3", b"\xf2", b"\xe3", b"\xe2")
+
+
+def _first_bytes(data: str) -> bytes:
+    with suppress(ValueError):
+        return base64.b64decode(data[:64])
+    return b""
+
+
+def is_audio(part: FilePart) -> bool:
+    """True for a recording."""
+    return bool(audio_type(part))
+
+
 def unsupported_file(part: FilePart, provider: str) -> ModelError:
     """Build the error for a file that the provider does not accept."""
+    if is_audio(part):
+        return ModelError(
+            f"{provider} takes no audio, so {part.name!r} was not sent; Gemini models (google:…) "
+            "and the audio models of Chat Completions servers (such as openai:gpt-audio) take it. "
+            "Choose one of them, or give a transcript.",
+            code="LLM_HTTP_ERROR",
+        )
     return ModelError(
         f"{provider} does not accept the file {part.name!r} ({part.media_type}); give its text, or "
         "choose another provider.",

@@ -14,13 +14,15 @@ from urllib.parse import quote
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import ImagePart, Message, Part, is_storable_json
+from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, is_storable_json
 from nbagent.contracts.model import ChatRequest, ToolSpec, Usage
+from nbagent.providers.answer.content_parts import unread_names
+from nbagent.providers.answer.finish_words import finish_reason
+from nbagent.providers.answer.images import SentFile, find_file
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import (
     call_part,
     faults_in,
-    finish_reason,
     frame_object,
     read_usage,
 )
@@ -28,6 +30,7 @@ from nbagent.providers.answer.wire_deltas import (
     Continuation,
     Facts,
     Finish,
+    Picture,
     Progress,
     UsageReport,
     WireDelta,
@@ -43,8 +46,10 @@ from nbagent.providers.wires.base import (
     without_none,
 )
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_object,
     attachments,
+    audio_type,
     group_results,
     is_failure,
     system_with_schema,
@@ -62,10 +67,15 @@ _MAX_UNSTREAMED_TOKENS = 32_768  # gemini-4-argon answers 400 to more without a 
 _OPENING_MESSAGE = Message.of("user", "…")
 """Goes before an answer that begins a conversation: the first content must be the user's."""
 _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_SIGNATURES = frozenset({"thoughtSignature"})
 _MAX_PARTS = 2_000
 """Parts of one answer after joining texts; with a signature all are stored a second time."""
 _READ_FIELDS = frozenset({"content", "index", "finishReason", "continuationToken"})
+_IMAGE_NUMBER = "imageNumber"
+"""In the parts that `raw` keeps: the image's number in the message, in place of its data."""
 _BROKEN_CALLS = ("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL")
+_UNKNOWN_CALLS = (*_BROKEN_CALLS, "TOO_MANY_TOOL_CALLS")
+"""Ends of answers that may hold a readable call of a tool that was not declared."""
 
 
 class GoogleParser(Parser):
@@ -77,6 +87,8 @@ class GoogleParser(Parser):
         """Parts so far, if the answer comes by several requests."""
         self._parts: list[tuple[bool | None, dict[str, Any], list[str]]] = []
         """Kind, part as it came, and texts of the following parts that only continue it."""
+        self._names = WireNames(tool.name for tool in request.tools)
+        self._calls_unknown_tool = False
         self._usage: dict[str, Any] = {}
         self._model = ""
         self._continues = False
@@ -131,6 +143,10 @@ class GoogleParser(Parser):
             yield from self._finish(word, candidate)
 
     def _finish(self, word: str, candidate: dict[str, Any]) -> Iterator[WireDelta]:
+        if word in _UNKNOWN_CALLS and self._calls_unknown_tool:
+            # As on the other wires: the engine tells the model which tools there are.
+            yield Finish("tool_calls", word)
+            return
         if word in _BROKEN_CALLS:
             detail = fix_surrogates(text_or_empty(candidate.get("finishMessage")))[:600] or word
             raise ModelError(
@@ -152,6 +168,9 @@ class GoogleParser(Parser):
 
     def _read_part(self, part: dict[str, Any]) -> Iterator[WireDelta]:
         text, thought = part.get("text"), _thought_kind(part)
+        if (sent := find_file(part)) is not None:
+            yield from self._read_file(part, sent)
+            return
         if thought is not None and self._parts and self._parts[-1][0] is thought:
             self._parts[-1][2].append(part["text"])
         elif part and is_storable_json(
@@ -163,7 +182,21 @@ class GoogleParser(Parser):
         if isinstance(text, str) and text:
             yield ReasoningPiece(text) if part.get("thought") is True else TextPiece(text)
         if call := json_object(part.get("functionCall")):
+            name = text_or_empty(call.get("name"))
+            self._calls_unknown_tool |= bool(name) and not self._names.is_offered(name)
             yield call_part(object(), call, call)
+        elif not isinstance(text, str) and (unread := unread_names(part, _SIGNATURES)):
+            yield unread
+
+    def _read_file(self, part: dict[str, Any], sent: SentFile) -> Iterator[WireDelta]:
+        """Read an image; the part that goes back has its number in the message, not its data."""
+        if part.get("thought") is True:
+            return  # A draft of the image that follows.
+        yield Picture(sent)
+        number = self._progress.image_number
+        if number is not None and sent.data:
+            plain = {name: part[name] for name in ("thoughtSignature",) if name in part}
+            self._parts.append((None, {**plain, _IMAGE_NUMBER: number}, []))
 
     def _read_parts(self) -> Iterator[WireDelta]:
         """Put the parts into `raw` if the message cannot hold them, or a later part may need it.
@@ -345,7 +378,7 @@ def _content_list(role: str, parts: Sequence[dict[str, Any]]) -> list[Any]:
 
 
 _REQUEST_ONLY_PARTS = frozenset({"fileData", "inlineData", "functionResponse"})
-"""Kinds of parts that occur only in requests."""
+"""Kinds of parts that occur only in requests. An image of an answer is kept by its number."""
 
 
 def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, Any]]:
@@ -357,7 +390,10 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
     answer_parts = objects_in(context.raw_from_model(message).get("parts"))
     # A stranger's record must not add parts that an answer cannot hold.
     parts: list[dict[str, Any]] = [
-        dict(part) for part in answer_parts if not part.keys() & _REQUEST_ONLY_PARTS
+        sent_part
+        for part in answer_parts
+        if not part.keys() & _REQUEST_ONLY_PARTS
+        for sent_part in _with_image(part, message)
     ]
     if "no_replay" in context.workarounds:
         parts = [
@@ -366,7 +402,7 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
             if part.get("thought") is not True
         ]
     if not parts or sum(map(_has_call, parts)) != len(message.tool_calls):
-        parts = [{"text": message.text}] if message.text else []
+        parts = _rebuilt_parts(message, context)
         for call in message.tool_calls:
             name = context.names.to_wire(call.name)
             made = {"id": call.id, "name": name, "args": arguments_object(call)}
@@ -377,6 +413,34 @@ def _model_parts(message: Message, context: EncodingContext) -> list[dict[str, A
     first = next(filter(_has_call, parts), None)
     if first is not None and "thoughtSignature" not in first and _is_version_3(context.model):
         first["thoughtSignature"] = _DUMMY_SIGNATURE
+    return parts
+
+
+def _with_image(part: dict[str, Any], message: Message) -> list[dict[str, Any]]:
+    """Return a part of an answer, with the image in place of its number."""
+    if _IMAGE_NUMBER not in part:
+        return [dict(part)]
+    number, rest = part[_IMAGE_NUMBER], {k: v for k, v in part.items() if k != _IMAGE_NUMBER}
+    images = message.images
+    if not isinstance(number, int) or not 0 <= number < len(images) or not images[number].data:
+        return []  # The image was removed, or the record is a stranger's.
+    return [{**_content_part(images[number]), **rest}]
+
+
+def _rebuilt_parts(message: Message, context: EncodingContext) -> list[dict[str, Any]]:
+    """Rebuild the texts and images of an answer that another model wrote.
+
+    Images of other servers are named: Gemini reads an image here as one that it made itself.
+    """
+    if not context.raw_from_server(message).get("parts"):
+        text = answer_text(message)
+        return [{"text": text}] if text else []
+    parts = [_content_part(part) for part in message.content]
+    if _is_version_3(context.model):
+        parts = [
+            {**part, "thoughtSignature": _DUMMY_SIGNATURE} if "inlineData" in part else part
+            for part in parts
+        ]
     return parts
 
 
@@ -400,4 +464,9 @@ def _content_part(part: Part) -> dict[str, Any]:
         return {"text": shown}
     if isinstance(shown, ImagePart) and shown.url:
         return {"fileData": {"mimeType": shown.media_type, "fileUri": shown.url}}
-    return {"inlineData": {"mimeType": shown.media_type, "data": shown.data or ""}}
+    # A recording may be called `application/octet-stream`; its bytes say what it is.
+    audio = audio_type(shown) if isinstance(shown, FilePart) else ""
+    media_type = (
+        audio if shown.media_type == "application/octet-stream" and audio else shown.media_type
+    )
+    return {"inlineData": {"mimeType": media_type, "data": shown.data or ""}}

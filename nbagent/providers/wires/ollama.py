@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.deltas import ReasoningPiece, TextPiece
+from nbagent.contracts.deltas import ReasoningPiece
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FilePart, ImagePart, Message
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.address import host_of
+from nbagent.providers.answer.content_parts import read_content, unread_names
+from nbagent.providers.answer.finish_words import read_finish
+from nbagent.providers.answer.images import SentFile
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.answer.vendor_words import (
     call_part,
     faults_in,
-    finish_reason,
     frame_object,
     read_usage,
 )
@@ -29,6 +31,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     ReasoningField,
     UsageReport,
     WireDelta,
@@ -42,7 +45,12 @@ from nbagent.providers.wires.base import (
     name_and_description,
     without_none,
 )
-from nbagent.providers.wires.encoding import arguments_object, text_or_part, unsupported_file
+from nbagent.providers.wires.encoding import (
+    answer_text,
+    arguments_object,
+    text_or_part,
+    unsupported_file,
+)
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
@@ -52,6 +60,7 @@ _TOP_LEVEL_KEYS = frozenset(
 """All other keys of `extra_body` (`num_ctx`) go into `options`: elsewhere Ollama ignores them."""
 _LEVELS = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 """Levels for efforts that gpt-oss does not know."""
+_MESSAGE_FIELDS = frozenset({"role", "content", "thinking", "tool_calls", "tool_name", "images"})
 _COUNTS = ("prompt_eval_count", "eval_count")
 _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
 _CLOUD_MODEL = re.compile(r".*[:-]cloud")
@@ -92,6 +101,9 @@ class OllamaParser(Parser):
         line = frame_object(data)
         yield from faults_in(line)
         message = line.get("message")
+        if message is None and isinstance(line.get("response"), str):
+            # The older endpoint for one prompt.
+            message = {"content": line["response"], "thinking": line.get("thinking")}
         if message is not None or line.get("done") is not True:
             yield from self._read_message(message)
         if not self._model and (model := text_or_empty(line.get("model"))):
@@ -110,8 +122,7 @@ class OllamaParser(Parser):
         )
         # Ollama omits counts of 0, also of a completely cached prompt.
         yield UsageReport(read_usage({name: line[name] for name in _COUNTS if name in line}))
-        word = text_or_empty(line.get("done_reason")) or "stop"
-        yield Finish(finish_reason(word), word)
+        yield read_finish(text_or_empty(line.get("done_reason"))) or Finish("stop")
         yield LastEvent()
 
     def _read_message(self, value: Any) -> Iterator[WireDelta]:
@@ -123,10 +134,13 @@ class OllamaParser(Parser):
             if "reasoning_field" not in self._progress.raw_fields:
                 yield ReasoningField("thinking")
             yield ReasoningPiece(thinking)
-        if content is not None and not isinstance(content, str):
-            raise bad_response("the content is no text")
-        if content:
-            yield TextPiece(content)
+        yield from read_content(content)
+        if unread := unread_names(message, _MESSAGE_FIELDS):
+            yield unread
+        images: Any = message.get("images")
+        for data in cast("list[Any]", images) if isinstance(images, list) else []:
+            if isinstance(data, str) and data:
+                yield Picture(SentFile("", data))
         calls = objects_in(message.get("tool_calls"))
         if message.get("tool_calls") not in (None, calls):
             raise bad_response("`tool_calls` is not a list of calls")
@@ -226,9 +240,10 @@ def _tagged(model: str) -> str:
 
 
 def _assistant_message(message: Message, context: EncodingContext) -> list[Any]:
-    if not message.text and not message.tool_calls:
+    text = answer_text(message)
+    if not text and not message.tool_calls:
         return []
-    wire: dict[str, Any] = {"role": "assistant", "content": message.text}
+    wire: dict[str, Any] = {"role": "assistant", "content": text}
     if message.reasoning and context.has_tools and context.raw_from_model(message):
         wire["thinking"] = message.reasoning
     if message.tool_calls:

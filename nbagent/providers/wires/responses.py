@@ -12,8 +12,12 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
+from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import ImagePart, Message, Part
 from nbagent.contracts.model import ChatRequest, ToolSpec
+from nbagent.providers.answer.content_parts import read_content
+from nbagent.providers.answer.finish_words import finish_reason
+from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import arguments_json, objects_in, text_or_empty
 from nbagent.providers.answer.vendor_words import parse_index, read_usage
 from nbagent.providers.answer.wire_deltas import (
@@ -22,6 +26,7 @@ from nbagent.providers.answer.wire_deltas import (
     Facts,
     Finish,
     LastEvent,
+    Picture,
     Progress,
     ServerFault,
     UsageReport,
@@ -39,17 +44,21 @@ from nbagent.providers.wires.base import (
 )
 from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.encoding import (
+    answer_text,
     arguments_text,
     attachments,
     data_url,
+    is_audio,
     system_with_schema,
     text_or_part,
+    unsupported_file,
     wire_id,
 )
 from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 TOOL_CHOICES = ("auto", "none", "required")
+_RUNNING_STATUSES = ("queued", "in_progress")
 _END_STATUSES = ("completed", "incomplete", "failed", "cancelled", "done")
 """Statuses, also in the name of the last event. OpenRouter says `response.done`."""
 
@@ -86,8 +95,12 @@ class ResponsesParser(Parser):
         response = json_object(body) or {}
         output, status = response.get("output"), response.get("status")
         items = objects_in(output)
-        is_over = bool(items) if status is None else status in _END_STATUSES
-        if not response.get("error") and (items != output or not is_over):
+        if status in _RUNNING_STATUSES and not response.get("error"):
+            raise _background_fault(str(status))
+        written = text_or_empty(response.get("output_text"))
+        is_over = bool(items or written) if status is None else status in _END_STATUSES
+        is_listed = items == output or (output is None and written)
+        if not response.get("error") and not (is_listed and is_over):
             raise bad_response("its output is missing or incomplete")
         yield from self._finish_response(response, "completed")
 
@@ -161,16 +174,35 @@ class ResponsesParser(Parser):
             case "message":
                 if any(part.get("type") == "refusal" for part in parts):
                     yield Facts(refused=True)
-                texts = [part.get("text") or part.get("refusal") for part in parts]
                 if (position, "text") not in self._streamed:
-                    text = "".join(text for text in texts if isinstance(text, str))
-                    yield self._piece("text", position, text)
+                    for piece in read_content(item.get("content")):
+                        yield self._message_piece(position, piece)
+            case "image_generation_call":
+                yield from self._read_image(position, item)
             case "reasoning" if (position, "reasoning") not in self._streamed:
                 for number, part in enumerate(parts):
                     text = text_or_empty(part.get("text"))
                     yield self._piece("reasoning", position, text, number)
-            case _:
-                pass
+            case "reasoning":
+                pass  # Its pieces came before.
+            case kind:
+                yield Facts(unread=[str(kind)], begun=False)
+
+    def _message_piece(self, position: int, piece: WireDelta) -> WireDelta:
+        """Return a piece of a message, as those of a stream; other deltas stay as they are."""
+        if isinstance(piece, TextPiece):
+            return self._piece("text", position, piece.text)
+        return piece
+
+    def _read_image(self, position: int, item: dict[str, Any]) -> Iterator[WireDelta]:
+        """Read a generated image; the item that goes back has its number, not its data."""
+        self._items[position] = {
+            name: item[name] for name in ("type", "id", "status") if name in item
+        }
+        if (sent := find_file(item)) is not None:
+            yield Picture(sent)
+            if (number := self._progress.image_number) is not None:
+                self._items[position][_IMAGE_NUMBER] = number
 
     def _finish_response(self, response: dict[str, Any], status: str) -> Iterator[WireDelta]:
         """Read the last event: missing items, usage, and the finish reason."""
@@ -187,17 +219,21 @@ class ResponsesParser(Parser):
         for position, item in enumerate(objects_in(response.get("output"))):
             known = self._positions.get(text_or_empty(item.get("id")), position)
             yield from self._finish_item(known, item)
+        if not self._progress.has_text and (text := text_or_empty(response.get("output_text"))):
+            yield TextPiece(text)  # Servers that write only the field of OpenAI's own client.
         items = [self._items[position] for position in sorted(self._items)]
         # Ignore the status of reasoning items: the answer after one may be complete.
         of_answer = [item for item in items if item.get("type") in ("function_call", "message")]
         if any(item.get("status") == "incomplete" for item in of_answer):
             status = "incomplete"  # An item was cut, so the answer was.
-        if any(item.get("encrypted_content") or item.get("phase") for item in items):
+        needed = ("encrypted_content", "phase", _IMAGE_NUMBER)
+        if any(item.get(name) not in (None, "") for item in items for name in needed):
             yield Facts(raw={"items": items})
         if status == "incomplete":
             details = json_object(response.get("incomplete_details")) or {}
-            filtered = details.get("reason") == "content_filter"
-            yield Finish("content_filter" if filtered else "length")
+            word = text_or_empty(details.get("reason"))
+            is_filtered = finish_reason(word) == "content_filter"
+            yield Finish("content_filter" if is_filtered else "length", word)
         else:
             yield Finish("tool_calls" if self._progress.has_calls else "stop")
         yield LastEvent()
@@ -207,6 +243,16 @@ class ResponsesParser(Parser):
         yield LastEvent()
 
 
+def _background_fault(status: str) -> ModelError:
+    return ModelError(
+        f"the server answers in the background (status {status!r}), and nbagent does not wait for"
+        " such an answer; take `background` out of extra_body.",
+        code="LLM_BAD_RESPONSE",
+    )
+
+
+_IMAGE_NUMBER = "image_number"
+"""In the items that `raw` keeps: the image's number in the message, in place of its data."""
 _REQUEST_ONLY_KINDS = ("_output", "item_reference")
 """Endings of item types that occur only in requests."""
 
@@ -313,8 +359,9 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     if not answer_items or [item.get("type") for item in answer_items].count(
         "function_call"
     ) != len(calls):
-        text = {"type": "message", "role": "assistant", "content": message.text}
-        return [text, *calls] if message.text else calls
+        content = answer_text(message)
+        text = {"type": "message", "role": "assistant", "content": content}
+        return [text, *calls] if content else calls
     # Items as they came, in order. Without `store` the server knows no reasoning item by its id
     # ("Item rs_… not found"): one without encrypted content is dropped.
     items: list[dict[str, Any]] = []
@@ -322,6 +369,8 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     for item in answer_items:
         if item.get("type") == "function_call":
             items.append({**item, **next(left)})  # Results refer to `call_id`.
+        elif item.get("type") == "image_generation_call":
+            items += _image_item(item, message)
         elif (
             item.get("encrypted_content") and "no_replay" not in context.workarounds
             if item.get("type") == "reasoning"
@@ -333,10 +382,21 @@ def _assistant_items(message: Message, context: EncodingContext) -> list[Any]:
     return items
 
 
+def _image_item(item: dict[str, Any], message: Message) -> list[dict[str, Any]]:
+    """Return the item of a generated image with its data; the server has not stored it."""
+    number, images = item.get(_IMAGE_NUMBER), message.images
+    if not isinstance(number, int) or not 0 <= number < len(images) or not images[number].data:
+        return []
+    plain = {name: value for name, value in item.items() if name != _IMAGE_NUMBER}
+    return [{**plain, "status": "completed", "result": images[number].data}]
+
+
 def _content_part(part: Part) -> dict[str, Any]:
     shown = text_or_part(part)
     if isinstance(shown, str):
         return {"type": "input_text", "text": shown}
     if isinstance(shown, ImagePart):
         return {"type": "input_image", "image_url": data_url(shown), "detail": "auto"}
+    if is_audio(shown):
+        raise unsupported_file(shown, "The Responses API")
     return {"type": "input_file", "filename": shown.name, "file_data": data_url(shown)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cached_property
 
 from nbagent.contracts.canonical import sha256_hex
 
@@ -41,16 +42,26 @@ class WireNames:
         """Return the name for the provider, also for tools that are no longer offered."""
         return self._to_wire.get(name) or wire_name(name)
 
-    def is_offered(self, wire: str) -> bool:
-        """True if a tool has this name on the wire."""
-        return wire in self._from_wire
+    def is_offered(self, text: str) -> bool:
+        """True if the model means a tool by this text."""
+        return self._find(text) is not None
 
     def begins_offered(self, text: str) -> bool:
-        """True if a tool's name on the wire begins with this text."""
-        return any(wire.startswith(text) for wire in self._from_wire)
+        """True if the name of a tool, in any form that models write, begins with this text."""
+        return _LEAKED_PREFIX.sub("", text.strip()) in self._beginnings
+
+    @cached_property
+    def _beginnings(self) -> frozenset[str]:
+        names = (*self._from_wire, *self._to_wire)
+        return frozenset(name[:end] for name in names for end in range(1, len(name) + 1))
 
     def from_wire(self, text: str) -> str:
-        """Return the tool that the model means, or its own text if no tool has this name.
+        """Return the tool that the model means, or its own text if no tool has this name."""
+        name = self._find(text)
+        return text if name is None else name
+
+    def _find(self, text: str) -> str | None:
+        """Return the tool that the model means; None if no tool has this name.
 
         Look it up instead of replacing `__` by `.`: `a__b` is a legal name of its own. Models also
         write nbagent's name (`fs.read`), which they know from the prompt.
@@ -59,7 +70,7 @@ class WireNames:
         for name in (text, bare, _LEAKED_PREFIX.sub("", bare)):
             if name in self._from_wire or name in self._to_wire:
                 return self._from_wire.get(name, name)
-        return text
+        return None
 
 
 def wire_name(name: str) -> str:
