@@ -143,6 +143,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     for end, (chunks, result) in zip(ends, outcomes, strict=True):
         if isinstance(result, ModelError):
             assert result.code in ("LLM_BAD_RESPONSE", "LLM_HTTP_ERROR")
+            assert "is not JSON" not in result.message, f"cut at {end}"
             assert case.text.startswith("".join(chunk.content for chunk in chunks))
             continue
         assert end >= found.end(), f"cut at {end}: {case.stream[:end][-60:]!r}"
@@ -155,6 +156,7 @@ def test_a_cut_at_any_byte_is_an_error_or_the_whole_answer(
     for _, result in world.answers(wire, case, cuts, stream=False):
         assert isinstance(result, ModelError)
         assert result.code == "LLM_BAD_RESPONSE"
+        assert "is not JSON" not in result.message
 
 
 @cases("answers", lambda case: case.thorough, once=True)

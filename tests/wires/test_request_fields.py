@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+from wires.other_package.otherwire import OtherWire
 
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
@@ -55,6 +56,7 @@ WIRES: dict[str, Wire] = {
     "anthropic with less": NarrowAnthropic(),
     "google": Google(),
     "ollama": Ollama(),
+    "of another package": OtherWire(),
 }
 
 

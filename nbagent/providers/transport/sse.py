@@ -11,7 +11,6 @@ import re
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import orjson
@@ -34,6 +33,8 @@ _LOGIN = re.compile(r"\bBasic [\w+/-][a-z]*[A-Z\d+/][\w+/-]*={0,2}", re.A)
 # More than is shown: the filter knows a key only as a whole.
 _PREVIEW_BYTES = 4_096
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_LAST_TOKEN = re.compile(r"[\w.+\\-]*\s*")
+"""What may be left of a number, a word or an escape where JSON breaks off."""
 
 
 def make_inflater(encoding: str) -> Callable[[bytes], Iterable[bytes]]:
@@ -153,9 +154,26 @@ def load_wire(data: bytes) -> Any:
     try:
         return orjson.loads(data)
     except ValueError:
-        with suppress(ValueError, RecursionError):
-            return json.loads(data.decode("utf-8-sig"))
-    raise bad_response(f"a part of it is not JSON ({preview(data)!r})")
+        pass
+    fault = "is not JSON"
+    try:
+        return json.loads(data.decode("utf-8-sig"))
+    except ValueError as error:
+        if _breaks_off(data, error):
+            fault = "breaks off"
+    except RecursionError:
+        pass
+    raise bad_response(f"a part of it {fault} ({preview(data)!r})")
+
+
+def _breaks_off(data: bytes, error: ValueError) -> bool:
+    """True if the error says that the data is the beginning of an object or a list."""
+    if isinstance(error, UnicodeDecodeError):
+        return error.reason == "unexpected end of data"
+    if not isinstance(error, json.JSONDecodeError) or not data.lstrip().startswith((b"{", b"[")):
+        return False
+    in_text = error.msg.startswith("Unterminated string")
+    return in_text or bool(_LAST_TOKEN.fullmatch(error.doc, error.pos))
 
 
 def fix_surrogates(value: Any) -> Any:

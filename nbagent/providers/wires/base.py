@@ -141,8 +141,9 @@ class Wire(Protocol):
 
     def offers_tools(self, request: ChatRequest, params: Mapping[str, Any]) -> bool:
         """True if the tools are sent. Without a parameter for `none` a server may call them."""
-        would_call_anyway = request.tool_choice == "none" and self.choice_field not in params
-        return bool(request.tools) and not would_call_anyway
+        if not request.tools or "tools" in self.unsupported_fields:
+            return False
+        return request.tool_choice != "none" or self.choice_field in params
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True if the server forces the answer into `output_schema`, also with these tools."""

@@ -33,7 +33,9 @@ class OtherWire(Wire):
     name = "otherwire"
     messages_field = "lines"
     key_header, key_prefix = "X-Other-Key", ""
-    unsupported_fields = frozenset({"tools", "tool_choice", "temperature"})
+    unsupported_fields = frozenset(ChatRequest.model_fields) - {
+        *("model", "messages", "system_prompt"),
+    }
 
     def path(self, request: ChatRequest, *, stream: bool) -> str:
         return "/talk"
