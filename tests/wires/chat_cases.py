@@ -365,7 +365,7 @@ FINISH: dict[str, str] = {
     }.items()
     for word in listed.split()
 }
-UNKNOWN_ENDS = ("bored", "other", "whatever", "unspecified", "case_insensitive", "steered", "<b>\nx")
+UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "<b>\nx")
 
 
 def tool_calls() -> Iterator[AnswerCase]:
