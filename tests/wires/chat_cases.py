@@ -358,9 +358,10 @@ FINISH: dict[str, str] = {
         " max_new_tokens context_window_exceeded max_length truncated max-completion-tokens",
         "content_filter": "content_filter SAFETY refusal sensitive content-filter contentFilter"
         " RECITATION PROHIBITED_CONTENT guardrail_intervened content_filtered moderation blocked"
-        " blocked_by_policy ERROR_TOXIC safety_violation output_guardrails FINISH_REASON_SAFETY",
+        " blocked_by_policy ERROR_TOXIC safety_violation output_guardrails FINISH_REASON_SAFETY"
+        " nsfw hate risk_control",
         "error": "insufficient_system_resource network_error abort ERROR cancelled timeout"
-        " rate_limit_exceeded malformed_tool_use",
+        " rate_limit_exceeded malformed_tool_use terminated",
     }.items()
     for word in listed.split()
 }

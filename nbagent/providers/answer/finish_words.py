@@ -33,11 +33,12 @@ _WORDS: dict[FinishReason, str] = {
 _PARTS: dict[FinishReason, str] = {
     # First: a word such as `ERROR_TOXIC` (Cohere) is a filter's.
     "content_filter": r"filter|guard|safety|unsafe|moderat|(?<!in)sensitiv|block|prohibit|censor"
-    r"|recitation|spii|model_armor|escalation|pup_limited|toxic|harm|polic(?:y|ies)|refus|flagged",
-    "error": r"error|fail|abort|cancel|malformed|time_?out|timed_out|exception|insufficient"
-    r"|interrupt|rate_limit|overload",
-    "length": r"length|max_(?:\w+_)?tokens?|max_(?:len|output|new)|tokens?_limit|output_limit"
-    r"|limit_(?:reached|exceeded)|context_(?:window|limit|size)|truncat|budget|[nm]_predict",
+    r"|recitation|spii|model_armor|escalation|pup_limited|toxic|harm|polic(?:y|ies)|refus|flagged"
+    r"|nsfw|jailbreak|abus|violen|inappropriate|risk_control|copyright|(?:^|_)(?:hate|pii)(?:_|$)",
+    "error": r"error|fail|abort|cancel|malformed|time_?out|timed_out|terminated|exception"
+    r"|insufficient|interrupt|rate_limit|overload",
+    "length": r"length|max(?:imum)?_(?:\w+_)?tokens?|max_(?:len|output|new)|tokens?_limit"
+    r"|output_limit|limit_(?:reached|exceeded)|context_(?:window|limit|size)|truncat|budget|[nm]_predict",
 }
 """Parts of words whose meaning is clear, although the word is in no reference."""
 
