@@ -37,6 +37,8 @@ _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 _STRINGS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
 _PRINTED = re.compile(r"(?:''|None|True|False|-?[\d.]++|[{}\[\](),:\s])*+")
 """A dict as Python prints it, its texts left out."""
+_OUTSIDE = ("content_filters", "retry_after", "retry_after_ms", "retryAfter", "retry_after_seconds")
+"""Fields that some servers write beside `error`."""
 INNER_STATUS = "inner_status"
 """Field that holds the HTTP status of the server behind a gateway, if its error names one."""
 
@@ -93,7 +95,7 @@ def _fields(body: Any) -> dict[str, Any]:
     if isinstance(error, str):
         return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
     # A list without an object: nothing in it can be read.
-    fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
+    fault = {name: outer.get(name) for name in _OUTSIDE} | (json_object(error) or outer)
     for name, others in (("message", _MESSAGE_NAMES), ("code", _CODE_NAMES)):
         value = next((fault[other] for other in others if fault.get(other)), None)
         if value is not None:
