@@ -26,6 +26,9 @@ from nbagent.providers.wait_times import requested_wait_s, wait_in_words
 _RETRYABLE_STATUSES = frozenset({408, 409, 429, 498})
 _GATEWAY_STATUSES = frozenset({None, 400, 500, 502, 503})
 """Statuses of a gateway for any error of the server behind it."""
+_WEB_PAGE = re.compile(r"<(?:!doctype html|html|head|body)\b", re.I)
+_TAG = re.compile(r"<[^<>]{0,300}>")
+"""In XML, in which AWS writes some errors."""
 _MAX_WORDS_CHARS = 4_000
 _LONG_PERIODS = {"Day": "daily", "Week": "weekly", "Month": "monthly"}
 _KINDS_BY_STATUS = {
@@ -68,7 +71,8 @@ _QUOTA_TEXT = re.compile(
 _THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
 _THROTTLED_TEXT = re.compile(
-    r"Throttling(?:Exception|\.)|TooManyRequests|RateLimitError|rate limit (?:reached|exceeded)",
+    r"Throttling(?:Exception|\.)|TooManyRequests|RateLimitError|too many requests"
+    r"|\brate[ -]limit(?:ed|s|ing)?\b",
     re.I,
 )
 """The same as texts, as gateways pass them on with a status of their own."""
@@ -81,8 +85,8 @@ _PERIOD = re.compile(
     r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b"
     r"|每(?:分钟|秒|小时)|(?<![\d.])[1-9][ -]?hours?\b)"
     r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this|\b1)[ _-]day\b|perday|/ ?day\b"
-    r"|\b[RT]PD\b|(?<!\w)day (?:limit|quota)|(?:per|last|/) ?24 ?h|24[ -]?h(?:ours?)? (?:limit|quota"
-    r"|window)|for (?:today|the day)|again tomorrow|[今每当]日|今天|每天)"
+    r"|\b[RT]PD\b|(?<!\w)day (?:limit|quota)|(?:per|last|/) ?24 ?h|24[ -]?h(?:ours?)? (?:limit"
+    r"|quota|window)|for (?:today|the day)|again tomorrow|[今每当]日|今天|每天)"
     r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b"
     r"|\b7[ -]?days?\b|[本每]周)"
     r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b"
@@ -99,7 +103,19 @@ _LIMIT_REACHED = re.compile(
 _NEVER_FITS = re.compile(
     r"request too large|must be reduced in order|reduce your message size", re.I
 )
-_MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
+_ANSWER_FIELDS = ("choices", "candidates", "content", "output")
+"""A body with one of these is an answer of one of the wires, and so is one with `done`."""
+_SUCCESS = (0, "0", 200, "200")
+"""Codes beside words of success."""
+_MODERATED_KIND = re.compile(
+    r"content_?filter|policy|data_?inspection|moderation|^safety|sensitive", re.I
+)
+_MODERATED_TEXT = re.compile(
+    r"\b(?:unsafe|sensitive|inappropriate)\b.{0,20} content\b.{0,20}\b(?:in|input|prompt)\b"
+    r"|may contain inappropriate content|flagged (?:by|as).{0,40}(?:moderation|polic)"
+    r"|rejected as a result of our safety system",
+    re.I,
+)
 """Error kinds of a provider's filter for prompts or answers; it ends the turn."""
 # Not even if the server sends `x-should-retry: true`.
 _NEVER_RETRIED = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
@@ -151,8 +167,9 @@ def response_error(
     """
     fault = error_fields(body)
     if not fault.get("message"):
-        page = text.lstrip().startswith("<")
-        fault["message"] = "the server answered with a web page" if page else text
+        fault["message"] = _TAG.sub(" ", text) if text.lstrip().startswith("<") else text
+        if _WEB_PAGE.search(text[:_MAX_WORDS_CHARS]):
+            fault["message"] = "the server answered with a web page"
     # The status of the server behind a gateway says more than the gateway's own.
     inner = fault.get(INNER_STATUS)
     shown, status = status, inner if inner and status in _GATEWAY_STATUSES else status
@@ -252,6 +269,20 @@ def stream_error(body: Any) -> ModelError:
     return response_error(status, {}, body)
 
 
+def answer_error(body: Any) -> ModelError | None:
+    """Build the error that a 200 body states in a form of its own; None if it states none.
+
+    MiniMax, Baidu and gateways answer so: no field is named `error`.
+    """
+    answer = json_object(body) or {}
+    if any(answer.get(name) for name in _ANSWER_FIELDS) or "done" in answer:
+        return None
+    fault = error_fields(body)
+    succeeded = any(fault.get(name) in _SUCCESS for name in ("code", "status_code"))
+    words = fault.get("message")
+    return stream_error(body) if words and isinstance(words, str) and not succeeded else None
+
+
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of this request; its support asks for it."""
     request_id = next(filter(None, map(headers.get, _REQUEST_ID_HEADERS)), None)
@@ -306,13 +337,14 @@ def _long_period(fault: dict[str, Any], raw_text: str) -> str:
     return period if period and period != "minute" else ""
 
 
-def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
+def _is_moderated(status: int | None, fault: dict[str, Any], raw_text: str) -> bool:
     inner = json_object(fault.get("innererror")) or {}  # Azure's.
     metadata = json_object(fault.get("metadata")) or {}  # OpenRouter's.
     return (
         any(_MODERATED_KIND.search(kind) for kind in _error_kinds(fault) + _error_kinds(inner))
         or (status == 403 and bool(metadata.get("reasons") or metadata.get("flagged_input")))
         or (status == 400 and bool(fault.get("content_filters")))
+        or (status in (None, 400, 403) and bool(_MODERATED_TEXT.search(raw_text)))
     )
 
 
@@ -326,7 +358,7 @@ def _details(
     }
     if status:
         details["http_status"] = str(status)
-    if _is_moderated(status, fault):
+    if _is_moderated(status, fault, raw_text):
         details["code"] = "content_filter"
     if code == "LLM_CONTEXT_OVERFLOW":
         details |= overflow_details(fault, raw_text)

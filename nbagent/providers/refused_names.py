@@ -140,8 +140,11 @@ def _param_pattern(name: str) -> str:
         quoted = rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
         # A path (`thinking.type.enabled`) is not an ordinary word, so it needs no quotes.
         path = rf"(?<![\w.]){re.escape(name)}" + (r"\b" if "." in name else r"\.[a-z]")
-        return rf"{quoted}|{path}"
-    return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
+        stated = rf"\b(?:parameter|argument|option)s?:? {word}\b(?!_)|: {word}\.?$"
+        return rf"{quoted}|{path}|{stated}"
+    # Gateways write `toolChoice`, people "reasoning effort".
+    spelling = re.escape(word).replace("_", "[_ ]?")
+    return rf"(?i:(?<![A-Za-z0-9_]){spelling}(?![A-Za-z0-9_]))"
 
 
 def _field_pattern(name: str) -> str:
