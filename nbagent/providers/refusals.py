@@ -28,6 +28,7 @@ from nbagent.providers.refused_names import (
 from nbagent.providers.wires.message_changes import (
     ADDABLE_FIELDS,
     REASONING_FIELDS,
+    SYSTEM_AS_USER,
     FieldPath,
     MessageChange,
     field_paths,
@@ -149,6 +150,14 @@ _RESPONSES_ONLY = re.compile(r"v1/responses")
 _ALTERNATION = re.compile(
     r"(?:roles?|messages?|turns?)\b.{0,80}(?:must|should|have to) (?:be )?alternat"
     r"|unexpected role 'user' after role 'tool'",
+    re.I,
+)
+_SYSTEM = r"(?:system|developer)[ _]?(?:roles?|messages?|prompts?|instructions?)"
+_NO_SYSTEM = re.compile(
+    rf"\b{_SYSTEM}\b[^.;]{{0,60}}{_NOT_DONE}{_POSSIBLE}|only user and assistant roles"
+    rf"|(?:n[o']t|un) ?(?:{_SUPPORT_VERBS})\w* (?:the |a )?(?:{_SYSTEM}|['\"`](?:system|developer))"
+    r"|(?:invalid|unknown|unsupported) role\W{1,3}(?:system|developer)\b"
+    r"|\brole\W{1,3}(?:system|developer)\W{0,2} (?:role )?is (?:not|un)",
     re.I,
 )
 _BOTH_BESIDE_CALL = re.compile(
@@ -323,8 +332,19 @@ def _responses_endpoint(refusal: Refusal) -> Workaround | None:
 def _alternating_turns(refusal: Refusal) -> Workaround | None:
     if "turns" not in refusal.available:
         return None
+    if "turns" in refusal.in_use.names and (moved := _system_as_user(refusal)):
+        return moved  # Templates of Mistral and Gemma count the system text as a turn.
     notice = "a short answer was put between messages: this model needs alternating roles"
     return _behaviour(refusal, "turns", notice)
+
+
+def _system_as_user(refusal: Refusal) -> Workaround | None:
+    request = refusal.request
+    is_sent = request.system_prompt or any(one.role == "system" for one in request.messages)
+    if not is_sent or SYSTEM_AS_USER in refusal.in_use.names:
+        return None
+    notice = "the system text was put before the user's first words: this model has no system role"
+    return Workaround(notice, SYSTEM_AS_USER)
 
 
 def _drop_bound_thinking(refusal: Refusal) -> Workaround | None:
@@ -475,6 +495,7 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
 _RULES = (
     Rule(_RESPONSES_ONLY, _responses_endpoint, statuses=_STATUSES),
     Rule(_ALTERNATION, _alternating_turns),
+    Rule(_NO_SYSTEM, _system_as_user),
     Rule(_BOUND_THINKING, _drop_bound_thinking, statuses=frozenset({400})),
     Rule(_REPLAY_REFUSED, _leave_out_thinking, statuses=frozenset({400, 422})),
     Rule(_THINKING_DEMANDED, _add_thinking),
