@@ -57,7 +57,8 @@ _TOO_LONG = re.compile(
     rf"|\b{_PROMPT}\b[^.]{{0,30}}exceed[^.]{{0,30}}\bcontext\b|only supports[^.]{{0,20}}\d tokens"
     rf"|too many (?:\w+ )?tokens|request(?: body)? too large[^.]{{0,60}}\.? max size: \d+ tokens"
     r"|tokens in request more than|range of input length should be"
-    r"|reduce (?:the )?(?:(?:length|size) of )?(?:the |your )(?:input )?(?:messages|prompt|input|query)\b"
+    r"|reduce (?:the )?(?:(?:length|size) of )?(?:the |your )(?:input )?"
+    r"(?:messages|prompt|input|query)\b"
     r"|\b(?:tokens?|prompt|context) (?:number |count )?(?:limit|length) (?:is |was )?exceed"
     r"|context (?:window |length |size )?(?:is )?full\b|最大上下文长度(?:为|是) ?\d"
     r"|トークン数[^。]{0,8}(?:上限|制限)を超"
@@ -130,7 +131,8 @@ _CONTEXT_TOKENS = (
         r"|max(?:imum)?(?: number of)?(?: input| prompt)? tokens?(?: allowed)?|tokens? allowed"
         r"|(?:total )?tokens? limit|configured limit|max size|while limit"
         r"|exceeds? (?:the )?limit of|the limit|model(?:'s)? limit"
-        r"|supports|exceeds? the maximum(?: supported by this model)?|context of|model's max|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
+        r"|supports|exceeds? the maximum(?: supported by this model)?|context of|model's max"
+        r"|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
         rf"{_LINK}{_NUMBER}",
         re.I,
     ),

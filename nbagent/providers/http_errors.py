@@ -279,8 +279,8 @@ def answer_error(body: Any) -> ModelError | None:
         return None
     fault = error_fields(body)
     succeeded = any(fault.get(name) in _SUCCESS for name in ("code", "status_code"))
-    words = fault.get("message")
-    return stream_error(body) if words and isinstance(words, str) and not succeeded else None
+    message = fault.get("message")
+    return stream_error(body) if message and isinstance(message, str) and not succeeded else None
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:

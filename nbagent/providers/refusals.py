@@ -115,7 +115,7 @@ _NO_STREAM = re.compile(
     rf"[^.;]{{0,60}}{_STREAM}"
     r"|(?:cannot|can't) stream (?:\w+ )?(?:tool|function)|endpoints found that support stream"
     rf"|unsupported[^.;]{{0,40}}{_STREAM}|incompatible with (?:the )?['\"`]?stream"
-    r"|verified to stream|(?:does|do|can)(?: ?not|n't) stream\b|不支持(?:流式|stream)"
+    r"|verified to stream|(?:does|do|can)(?: ?not|n't) stream(?:[.,;!]|$)|不支持(?:流式|stream)"
     r"|流式[^。]{0,12}不(?:支持|可用)|stream\w*\W{1,3}and \W?(?:tools?|functions?)\b"
     r"[^.;]{0,20} (?:together|same time)|(?:tools?|functions?)\W{1,3}and \W?stream\w*[^.;]{0,20}"
     r" (?:together|same time)"
@@ -154,7 +154,7 @@ _ALTERNATION = re.compile(
 )
 _SYSTEM = r"(?:system|developer)[ _]?(?:roles?|messages?|prompts?|instructions?)"
 _NO_SYSTEM = re.compile(
-    rf"\b{_SYSTEM}\b[^.;]{{0,60}}{_NOT_DONE}{_POSSIBLE}|only user and assistant roles"
+    rf"\b{_SYSTEM}\b[^.;]{{0,60}}{_NOT_DONE}{_POSSIBLE}\w*+(?! to\b)|only user and assistant roles"
     rf"|(?:n[o']t|un) ?(?:{_SUPPORT_VERBS})\w* (?:the |a )?(?:{_SYSTEM}|['\"`](?:system|developer))"
     r"|(?:invalid|unknown|unsupported) role\W{1,3}(?:system|developer)\b"
     r"|\brole\W{1,3}(?:system|developer)\W{0,2} (?:role )?is (?:not|un)",
@@ -340,7 +340,7 @@ def _alternating_turns(refusal: Refusal) -> Workaround | None:
 
 def _system_as_user(refusal: Refusal) -> Workaround | None:
     request = refusal.request
-    is_sent = request.system_prompt or any(one.role == "system" for one in request.messages)
+    is_sent = request.system_prompt or any(message.role == "system" for message in request.messages)
     if not is_sent or SYSTEM_AS_USER in refusal.in_use.names:
         return None
     notice = "the system text was put before the user's first words: this model has no system role"

@@ -37,7 +37,8 @@ _WAIT_WORDS = (
     r"(?:(?:in|after|for|about|approximately|around|at least|another|within|~)[\s:]*){0,3}"
 )
 _WAIT_TEXT = re.compile(
-    rf"\b{_WAIT_WORDS}({_DURATION})|\bretry[ _-]after['\"]?[:= ]{{1,3}}({_COUNT})(?![.:-]?\w| ?[a-z])",
+    rf"\b{_WAIT_WORDS}({_DURATION})"
+    rf"|\bretry[ _-]after['\"]?[:= ]{{1,3}}({_COUNT})(?![.:-]?\w| ?[a-z])",
     re.I,
 )
 """A number without a unit only behind the name of the header."""
@@ -168,7 +169,7 @@ def _wait_in_fields(fields: Mapping[str, Any]) -> float | None:
 def _wait_in_words(message: str) -> float | None:
     """Seconds in a sentence such as "Please try again in 3.2s"; the longest of several."""
     text = message[:_MAX_TEXT_CHARS]
-    waits = [parse_duration_s("".join(found)) for found in _WAIT_TEXT.findall(text)]
+    waits = [parse_duration_s("".join(groups)) for groups in _WAIT_TEXT.findall(text)]
     waits += [parse_reset_s(moment) for moment in _MOMENT_TEXT.findall(text)]
     waits += [float(count) * _CHINESE_UNITS_S[unit] for count, unit in _CHINESE_WAIT.findall(text)]
     return max((wait for wait in waits if wait is not None), default=None)
