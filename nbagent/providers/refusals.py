@@ -68,6 +68,7 @@ REFUSED = re.compile(
     r"|n[o']t accept|unavailable|deprecated|may (?:only|not) be|no endpoints found that support"
     r"|must be verified|(?:must|should|can|may)(?: ?not|n't) (?:(?:both )?be (?:set|present|sent"
     r"|included|provided|specified|passed|used|combined)|have|contain|include)\b|incompatible with"
+    r"|n[o']t enabled|only works in thinking"
     r"|not valid (?:for|with|on) th|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
     r"|accepted)|supported values|must be one of|should be ['\"]|不支持|不允许",
     re.I,
@@ -184,7 +185,9 @@ _REPLAY_REFUSED = re.compile(
     # signature"; compatible servers of Messages: unknown variant `thinking`.
     r"|invalid_encrypted_content|encrypted content .{0,80}(?:verified|decrypt|parsed)"
     r"|(?:corrupted|invalid) thought.?signature|thought.?signature is (?:not valid|invalid)"
-    r"|unknown variant .?(?:redacted_)?thinking|item .{0,90}type .?reasoning.{0,40}(?:without|not)",
+    r"|unknown (?:variant|content block type)\W{1,3}(?:redacted_)?thinking"
+    r"|thinking.? blocks? (?:is|are) not (?:supported|allowed)|item with id .{0,90} not found"
+    r"|item .{0,90}type .?reasoning.{0,40}(?:without|not)",
     re.I | re.S,
 )
 _THINKING_DEMANDED = re.compile(

@@ -140,10 +140,15 @@ def _param_pattern(name: str) -> str:
         quoted = rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
         # A path (`thinking.type.enabled`) is not an ordinary word, so it needs no quotes.
         path = rf"(?<![\w.]){re.escape(name)}" + (r"\b" if "." in name else r"\.[a-z]")
-        stated = rf"\b(?:parameter|argument|option)s?:? {word}\b(?!_)|: {word}\.?$"
+        # A holder's name is no ordinary word: `output_config`.
+        holder = name.rpartition(".")[0]
+        path += rf"|(?<![\w.]){holder}(?![\w.])" if "_" in holder else ""
+        kinds = "(?:parameter|argument|option)"
+        stated = rf"\b{word} {kinds}\b|\b{kinds}s?:? {word}\b(?!_)|: {word}\.?$"
         return rf"{quoted}|{path}|{stated}"
     # Gateways write `toolChoice`, people "reasoning effort".
-    spelling = re.escape(word).replace("_", "[_ ]?")
+    snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", word)
+    spelling = re.escape(snake).replace("_", "[_ ]?")
     return rf"(?i:(?<![A-Za-z0-9_]){spelling}(?![A-Za-z0-9_]))"
 
 

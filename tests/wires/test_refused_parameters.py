@@ -330,6 +330,28 @@ LESSONS = {
     "Claude: a forced tool (quirk 49)": Lesson(
         ANTHROPIC, FORCES, [FORCED], ("tool_choice",),
         [{"tool_choice": {"name": "fs__look"}}, {"tools": ..., "tool_choice": ABSENT}]),
+    "Claude: an object of parameters": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, ["output_config: Extra inputs are not permitted"],
+        ("output_config.effort",), model="claude-opus-4-6"),
+    "Claude: the effort parameter": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, ["This model does not support the effort parameter."],
+        ("output_config.effort",), model="claude-opus-4-6"),
+    "Claude: no system role": Lesson(
+        ANTHROPIC, {"system_prompt": "Be brief."}, ["role system is not supported"], (),
+        [{"system": ...}, {"system": ABSENT}], "no system role"),
+    "Gemini: no system role": Lesson(
+        GOOGLE, {"system_prompt": "Be brief."}, ["Developer instruction is not enabled for m"], (),
+        [{"systemInstruction": ...}, {"systemInstruction": ABSENT}], "no system role"),
+    "Gemini: thinking in plain words": Lesson(
+        GOOGLE, LOW, ["Thinking is not enabled for this model"],
+        ("generationConfig.thinkingConfig",), model="gemini-3-flash"),
+    "Responses: an item that is not stored": Lesson(
+        RESPONSES, {}, ["Item with id 'rs_1' not found. Items are not persisted."], (),
+        [{"input": [..., {"type": "reasoning"}, *[...] * 5]}, {"input": [..., *[...] * 5]}],
+        "earlier thinking is left out"),
+    "another server of Messages: a kind of block": Lesson(
+        ANTHROPIC, {}, ["unknown content block type: thinking"], (), [KEPT, GONE],
+        "the server refuses it", "qwen3"),
     "another server of Messages: a kind of thinking": Lesson(
         ANTHROPIC, LOW, [TAKES_ADAPTIVE], ("thinking",), model="qwen3"),
 }  # fmt: skip
