@@ -29,23 +29,25 @@ _CONTEXT = (
     r"(?:context[ _-]?(?:length|window|size|limit)|context (?:the )?overflow"
     r"|max(?:imum)?[ _](?:allowed )?(?:model|prompt|input|sequence|seq|position|context|message)"
     r"[ _](?:len(?:gth)?|size|tokens?|(?:token )?limit)"
-    r"|max_(?:model|seq|position)\w*|model(?:'s)? (?:(?:token|input|maximum|max) ?)*"
+    r"|context of \d|max_(?:model|seq|position)\w*|model(?:'s)? (?:(?:token|input|maximum|max) ?)*"
     r"(?:limit|max|tokens?)\b"
     r"|(?:input|prompt|context|total|model) tokens? limit|tokens? limit"
     r"|tokens? allowed|max(?:imum)? (?:number of )?(?:(?:input|prompt|total) )?tokens?)"
 )
 _EXCESS = (
     r"(?:exceed\w*|too (?:long|large|big|many)|(?:long|great|larg|bigg|high)er than|more than"
-    r"|overflow\w*|must be <|no more than|only supports|surpass\w*|not enough"
+    r"|overflow\w*|must be <|no more than|only (?:supports|has|accepts|allows|handle)|surpass\w*"
+    r"|not enough|[,;] (?:but )?(?:got|received|given) \d"
     r"|> ?(?:\d|context|max)|reduce|shorten|above|n[o']t fit|\bonly \d{3}"
-    r"|reached|\bover (?:the|\d)|(?:less|fewer) than)"
+    r"|reached|\bover (?:the|\d)|(?:less|fewer|smaller) than)"
 )
 _PROMPT = r"(?:prompts?|inputs?|messages?|conversation|chat history|history|context|query)"
 _REQUEST = r"(?:requested|request|sequence|total|number of|estimated)"
 _TOO_LONG = re.compile(
     rf"{_CONTEXT}{_GAP}{_EXCESS}|{_EXCESS}{_GAP}{_CONTEXT}"
     r"|(?:maximum (?:context|prompt|input|model) length|context (?:length|size|window)) (?:is|of)"
-    r" (?:only )?[\d(]"
+    r" (?:only )?[\d(]|maximum of \d[\d,]{0,10} (?:input |prompt )?tokens,? but \d"
+    rf"|\b{_PROMPT} exceeds? (?:the )?max(?:imum)?(?: allowed)? length|context shift is disabled"
     r"|max_(?:model|seq)_len (?:is|=|of) ?\d|\bcontext (?:is |was )?exceeded"
     rf"|\btoken count\b{_GAP}{_EXCESS}"
     rf"|\b{_PROMPT}\b[^.]{{0,40}}too (?:long|large|big)"
@@ -55,9 +57,11 @@ _TOO_LONG = re.compile(
     rf"|\b{_PROMPT}\b[^.]{{0,30}}exceed[^.]{{0,30}}\bcontext\b|only supports[^.]{{0,20}}\d tokens"
     rf"|too many (?:\w+ )?tokens|request(?: body)? too large[^.]{{0,60}}\.? max size: \d+ tokens"
     r"|tokens in request more than|range of input length should be"
-    r"|reduce (?:the )?(?:length of )?(?:the |your )(?:input )?(?:messages|prompt|input|query)\b"
+    r"|reduce (?:the )?(?:(?:length|size) of )?(?:the |your )(?:input )?"
+    r"(?:messages|prompt|input|query)\b"
     r"|\b(?:tokens?|prompt|context) (?:number |count )?(?:limit|length) (?:is |was )?exceed"
-    r"|context (?:window|length|size) (?:is )?full"
+    r"|context (?:window |length |size )?(?:is )?full\b|最大上下文长度(?:为|是) ?\d"
+    r"|トークン数[^。]{0,8}(?:上限|制限)を超"
     r"|(?:输入|上下文|提示词|对话|token数?|prompt)[^。.]{0,16}(?:超过|超出|超长|超限|过长)",
     re.I | re.S,
 )
@@ -93,14 +97,15 @@ _BYTES = re.compile(
 _MENTIONS_TOKENS = re.compile(r"token|context", re.I)
 # The length of the answer.
 _MAX_TOKENS = (
-    r"(?:max_(?:completion_|output_|new_)?tokens|max(?:imum)?_?output_?tokens"
+    r"(?:max_(?:completion_|output_|new_)?tokens|max(?:imum)?_?output_?tokens|num_predict"
     r"|maximum tokens|(?:max(?:imum)? )?(?:output|completion) tokens?)"
 )
 _ANSWER_TOO_LONG = re.compile(
     rf"[`'\"]?\b{_MAX_TOKENS}\b[`'\"]?(?:(?!\.\s).){{0,60}}?"
     r"(?:too (?:large|big|high)|exceed|must be|should be|cannot be|(?:larg|great|high)er than|> ?\d"
     r"|at most|less than|valid range|supported range|invalid)"
-    rf"|(?:range of|invalid|lower|reduce|decrease) [`'\"]?\b{_MAX_TOKENS}",
+    rf"|(?:range of|value (?:for|of)|invalid|lower|reduce|decrease) [`'\"]?\b{_MAX_TOKENS}"
+    r"|at most \d+ (?:completion|output) tokens",
     re.I | re.S,
 )
 _INPUT_SIZE = re.compile(
@@ -126,10 +131,12 @@ _CONTEXT_TOKENS = (
         r"|max(?:imum)?(?: number of)?(?: input| prompt)? tokens?(?: allowed)?|tokens? allowed"
         r"|(?:total )?tokens? limit|configured limit|max size|while limit"
         r"|exceeds? (?:the )?limit of|the limit|model(?:'s)? limit"
-        r"|supports|model's max|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
+        r"|supports|exceeds? the maximum(?: supported by this model)?|context of|model's max"
+        r"|maximum allowed|max(?:imum)? (?:limit )?of|max limit)"
         rf"{_LINK}{_NUMBER}",
         re.I,
     ),
+    re.compile(rf"{_NUMBER} (?:tokens )?allowed", re.I),
     re.compile(
         r"(?:>|must be <=|cannot exceed|model with|no more than|(?:less|fewer) than"
         rf"|less than or equal to|exceeds limit of)\s*{_NUMBER}",
@@ -139,7 +146,7 @@ _CONTEXT_TOKENS = (
 _REQUEST_TOKENS = (
     re.compile(rf"{_NUMBER} (?:of text input|(?:tokens )?(?:in|from) (?:the|your) "
                r"(?:input )?(?:messages|prompt))", re.I),
-    re.compile(rf"{_NUMBER} (?:input|prompt) tokens", re.I),
+    re.compile(rf"{_NUMBER} (?:(?:input|prompt) tokens|tokens requested)", re.I),
     re.compile(
         r"(?<!maximum )(?<!max )(?<!allowed )(?:resulted in|requested:?(?: about)?|too long:"
         r"|token count(?: of| is|:)?|request has"

@@ -18,7 +18,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.providers.answer.json_fields import objects_in
@@ -30,13 +30,18 @@ _MAX_TEXT_CHARS = 20_000
 _MAX_PRINTED_CHARS = 4_000
 _MAX_NESTING = 32
 """Brackets inside brackets in such a text; Python's parser fails somewhere above."""
-_MESSAGE_NAMES = ("message", "msg", "error_msg", "error_message", "errorMessage", "status_msg")
-_CODE_NAMES = ("code", "error_code", "status_code")
+_MESSAGE_NAMES = (
+    *("message", "msg", "error_msg", "error_message", "errorMessage", "status_msg"),
+    *("error_description", "faultstring"),  # OAuth, Apigee
+)
+_CODE_NAMES = ("code", "error_code", "status_code", "__type")
 _UNKNOWN_NAME = re.compile(r'Unknown name "(\w+)"(?: at \'([\w.]+)\')?')
 """Gemini's words for a field that it does not know."""
 _STRINGS = re.compile(r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", re.S)
 _PRINTED = re.compile(r"(?:''|None|True|False|-?[\d.]++|[{}\[\](),:\s])*+")
 """A dict as Python prints it, its texts left out."""
+_OUTSIDE = ("content_filters", "retry_after", "retry_after_ms", "retryAfter", "retry_after_seconds")
+"""Fields that some servers write beside `error`."""
 INNER_STATUS = "inner_status"
 """Field that holds the HTTP status of the server behind a gateway, if its error names one."""
 
@@ -81,6 +86,8 @@ def _fields(body: Any) -> dict[str, Any]:
     outer = json_object(body)
     if outer is None:
         return {"message": body} if isinstance(body, str) else {}
+    if isinstance(outer.get("loc"), list | tuple):
+        return _fastapi_fields([outer])  # FastAPI's list in the text of another error.
     # Responses: the event `response.failed` holds it one level deeper.
     error = outer.get("error") or (json_object(outer.get("response")) or {}).get("error")
     error = error or next(iter(objects_in(outer.get("errors"))), None) or outer.get("base_resp")
@@ -91,13 +98,15 @@ def _fields(body: Any) -> dict[str, Any]:
         texts = [f"{as_text(item['location'])}: {as_text(item.get('message'))}" for item in named]
         return {**outer, "message": "; ".join(texts)}
     if isinstance(error, str):
-        return {**outer, "message": error}  # Ollama, sometimes with `signin_url`.
+        # Ollama, sometimes with `signin_url`. Spring, Nest and OAuth write only a title there.
+        more = _sentence(next(filter(None, map(outer.get, _MESSAGE_NAMES)), ""))
+        return {**outer, "message": f"{error}: {more}" if more and more != error else error}
     # A list without an object: nothing in it can be read.
-    fault = {"content_filters": outer.get("content_filters"), **(json_object(error) or outer)}
+    fault = {name: outer.get(name) for name in _OUTSIDE} | (json_object(error) or outer)
     for name, others in (("message", _MESSAGE_NAMES), ("code", _CODE_NAMES)):
         value = next((fault[other] for other in others if fault.get(other)), None)
         if value is not None:
-            fault[name] = value
+            fault[name] = _sentence(value) if isinstance(value, list) else value
     # Mistral puts FastAPI's form into `message`.
     holder = json_object(fault.get("message")) or fault
     if holder.get("detail") is not None:
@@ -105,12 +114,18 @@ def _fields(body: Any) -> dict[str, Any]:
     return fault
 
 
+def _sentence(value: Any) -> str:
+    """A text, or several of a list, as one."""
+    items = cast("list[Any]", value) if isinstance(value, list) else [value]
+    return "; ".join(map(as_text, items))
+
+
 def _fastapi_fields(detail: Any) -> dict[str, Any]:
     """Read FastAPI's `detail`: a text, or a list that names each refused field."""
     named = {
         ".".join(map(as_text, item["loc"])).removeprefix("body."): item
         for item in objects_in(detail)
-        if isinstance(item.get("loc"), list)
+        if isinstance(item.get("loc"), list | tuple)
     }
     if not named:
         inner = json_object(detail)

@@ -26,6 +26,9 @@ from nbagent.providers.wait_times import requested_wait_s, wait_in_words
 _RETRYABLE_STATUSES = frozenset({408, 409, 429, 498})
 _GATEWAY_STATUSES = frozenset({None, 400, 500, 502, 503})
 """Statuses of a gateway for any error of the server behind it."""
+_WEB_PAGE = re.compile(r"<(?:!doctype html|html|head|body)\b", re.I)
+_TAG = re.compile(r"<[^<>]{0,300}>")
+"""In XML, in which AWS writes some errors."""
 _MAX_WORDS_CHARS = 4_000
 _LONG_PERIODS = {"Day": "daily", "Week": "weekly", "Month": "monthly"}
 _KINDS_BY_STATUS = {
@@ -49,30 +52,70 @@ _QUOTA_KIND = re.compile(
 # `insufficient_quota` or `billing_hard_limit_reached`, Moonshot `exceeded_current_quota_error`,
 # Anthropic answers 400 "credit balance is too low", DashScope 400 `Arrearage`, xAI 403.
 _QUOTA_TEXT = re.compile(
-    r"credit balance is too low|spend(?:ing)? limit|specified API usage limits|BILLING_DISABLED"
+    r"credit balance is too low|spend(?:ing)? limit|specified (?:\w+ )?API usage limits"
     r"|insufficient (?:account )?(?:balance|credits?|funds)|used all available credits|recharge"
-    r"|(?:more|out of|no) credits|only afford|余额不足|欠费"
+    r"|(?:more|out of|no|not enough) credits|only afford|non-?payment|AccountOverdue"
+    r"|overdue (?:balance|payment|bill)|(?:account|balance|payment) (?:is )?overdue"
+    r"|(?:balance|credits?|funds|trial|tier) (?:is |are |has been |have been )?(?:insufficient"
+    r"|exhausted|depleted|used up|not enough)|depleted your|quota is not enough"
+    # Gemini says the same of a limit per minute, and goes on with its metric.
+    r"|exceeded your current quota(?!.{0,500}(?:metric|retry in))|no payment method"
+    r"|billing (?:(?:is|must|to|be|has|been|not) ){1,3}(?:enabled|disabled|active)|BILLING_DISABLED"
+    r"|account is not active|(?:over |Exceeded)budget|\bbudget has been exceeded"
+    r"|key limit exceeded|monthly included|余额不足|欠费|额度(?:不足|失败|已用)"
     # A limit of some hours of a subscription.
     r"|usage limit (?:has been |was )?(?:reached|exceeded)"
     r"|(?:hit|reached|exceeded) your usage limit",
-    re.I,
+    re.I | re.S,
 )
 _THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
+_THROTTLED_TEXT = re.compile(
+    r"Throttling(?:Exception|\.)|TooManyRequests|RateLimitError|too many requests"
+    r"|\brate[ -]limit(?:ed|s|ing)?\b",
+    re.I,
+)
+"""The same as texts, as gateways pass them on with a status of their own."""
+_BAD_KEY = re.compile(
+    r"API_KEY_INVALID|(?:invalid|incorrect|wrong) (?:x-)?api[ _-]?key|api[ _-]?key (?:is )?(?:not"
+    r" valid|invalid|incorrect)",
+    re.I,
+)
 _PERIOD = re.compile(
-    r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b)"
-    r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this)[ _-]day\b|perday|/ ?day\b|\b[RT]PD\b"
-    r"|(?:per|last) 24 ?h|for today|again tomorrow)"
-    r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b)"
-    r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b)",
+    r"(?P<minute>per[ _-]?(?:min|sec|hour)|/ ?(?:min|sec|hour)|hourly|\bRP[MSH]\b|\bTP[MSH]\b"
+    r"|每(?:分钟|秒|小时)|(?<![\d.])[1-9][ -]?hours?\b)"
+    r"|(?P<daily>(?<![a-z])daily|(?:per|a|each|every|this|\b1)[ _-]day\b|perday|/ ?day\b"
+    r"|\b[RT]PD\b|(?<!\w)day (?:limit|quota)|(?:per|last|/) ?24 ?h|24[ -]?h(?:ours?)? (?:limit"
+    r"|quota|window)|for (?:today|the day)|again tomorrow|[今每当]日|今天|每天)"
+    r"|(?P<weekly>(?<![a-z])weekly|(?:per|a|each|every|this)[ _-]week\b|perweek|/ ?week\b"
+    r"|\b7[ -]?days?\b|[本每]周)"
+    r"|(?P<monthly>(?<![a-z])monthly|(?:per|a|each|every|this)[ _-]month\b|permonth|/ ?month\b"
+    r"|\b30[ -]?days?\b|[本每当]月)",
     re.I,
 )
 _PRICE = re.compile(r"[$€£] ?\d[\d.,]* ?(?:/|per|a|each) ?(?:month|week|day)", re.I)
 """What an upgrade costs is no limit."""
+_LIMIT_REACHED = re.compile(
+    r"(?:limit|quota)s?\b.{0,40}(?:reached|exceeded|exhausted|used up|hit\b)"
+    r"|(?:reached|exceeded|exhausted|hit|used up)\b.{0,40}\b(?:limit|quota)",
+    re.I,
+)
 _NEVER_FITS = re.compile(
     r"request too large|must be reduced in order|reduce your message size", re.I
 )
-_MODERATED_KIND = re.compile(r"content_filter|policy", re.I)
+_ANSWER_FIELDS = ("choices", "candidates", "content", "output")
+"""A body with one of these is an answer of one of the wires, and so is one with `done`."""
+_SUCCESS = (0, "0", 200, "200")
+"""Codes beside words of success."""
+_MODERATED_KIND = re.compile(
+    r"content_?filter|policy|data_?inspection|moderation|^safety|sensitive", re.I
+)
+_MODERATED_TEXT = re.compile(
+    r"\b(?:unsafe|sensitive|inappropriate)\b.{0,20} content\b.{0,20}\b(?:in|input|prompt)\b"
+    r"|may contain inappropriate content|flagged (?:by|as).{0,40}(?:moderation|polic)"
+    r"|rejected as a result of our safety system",
+    re.I,
+)
 """Error kinds of a provider's filter for prompts or answers; it ends the turn."""
 # Not even if the server sends `x-should-retry: true`.
 _NEVER_RETRIED = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
@@ -124,8 +167,9 @@ def response_error(
     """
     fault = error_fields(body)
     if not fault.get("message"):
-        page = text.lstrip().startswith("<")
-        fault["message"] = "the server answered with a web page" if page else text
+        fault["message"] = _TAG.sub(" ", text) if text.lstrip().startswith("<") else text
+        if _WEB_PAGE.search(text[:_MAX_WORDS_CHARS]):
+            fault["message"] = "the server answered with a web page"
     # The status of the server behind a gateway says more than the gateway's own.
     inner = fault.get(INNER_STATUS)
     shown, status = status, inner if inner and status in _GATEWAY_STATUSES else status
@@ -225,6 +269,20 @@ def stream_error(body: Any) -> ModelError:
     return response_error(status, {}, body)
 
 
+def answer_error(body: Any) -> ModelError | None:
+    """Build the error that a 200 body states in a form of its own; None if it states none.
+
+    MiniMax, Baidu and gateways answer so: no field is named `error`.
+    """
+    answer = json_object(body) or {}
+    if any(answer.get(name) for name in _ANSWER_FIELDS) or "done" in answer:
+        return None
+    fault = error_fields(body)
+    succeeded = any(fault.get(name) in _SUCCESS for name in ("code", "status_code"))
+    message = fault.get("message")
+    return stream_error(body) if message and isinstance(message, str) and not succeeded else None
+
+
 def request_id_of(headers: Mapping[str, str]) -> str | None:
     """The provider's id of this request; its support asks for it."""
     request_id = next(filter(None, map(headers.get, _REQUEST_ID_HEADERS)), None)
@@ -240,18 +298,21 @@ def _error_code(status: int | None, fault: dict[str, Any], raw_text: str) -> Mod
     bills = (kind for kind in kinds if not _THROTTLED_KIND.search(kind))
     if _QUOTA_TEXT.search(text) or any(map(_QUOTA_KIND.search, bills)):
         return "LLM_QUOTA_EXCEEDED"
-    if "API_KEY_INVALID" in text:
+    if _BAD_KEY.search(text):
         return "LLM_AUTH_FAILED"
     code: ModelCode = "LLM_HTTP_ERROR"
     for known, (statuses, *_) in _MESSAGES.items():
         if status in statuses:
             code = known
             break
-    if is_throttled and code in ("LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_AUTH_FAILED"):
-        code = "LLM_RATE_LIMITED"
+    is_throttled = is_throttled or bool(_THROTTLED_TEXT.search(raw_text))
+    is_limit = is_throttled or bool(_LIMIT_REACHED.search(raw_text))
+    is_general = code in ("LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_AUTH_FAILED")
     # A limit of a day or longer is no matter of seconds, whatever wait is named.
-    if code == "LLM_RATE_LIMITED" and _long_period(fault, raw_text):
+    if (code == "LLM_RATE_LIMITED" or (is_general and is_limit)) and _long_period(fault, raw_text):
         return "LLM_QUOTA_EXCEEDED"
+    if is_throttled and is_general and not _never_fits(raw_text):
+        return "LLM_RATE_LIMITED"
     return code
 
 
@@ -276,13 +337,14 @@ def _long_period(fault: dict[str, Any], raw_text: str) -> str:
     return period if period and period != "minute" else ""
 
 
-def _is_moderated(status: int | None, fault: dict[str, Any]) -> bool:
+def _is_moderated(status: int | None, fault: dict[str, Any], raw_text: str) -> bool:
     inner = json_object(fault.get("innererror")) or {}  # Azure's.
     metadata = json_object(fault.get("metadata")) or {}  # OpenRouter's.
     return (
         any(_MODERATED_KIND.search(kind) for kind in _error_kinds(fault) + _error_kinds(inner))
         or (status == 403 and bool(metadata.get("reasons") or metadata.get("flagged_input")))
         or (status == 400 and bool(fault.get("content_filters")))
+        or (status in (None, 400, 403) and bool(_MODERATED_TEXT.search(raw_text)))
     )
 
 
@@ -296,7 +358,7 @@ def _details(
     }
     if status:
         details["http_status"] = str(status)
-    if _is_moderated(status, fault):
+    if _is_moderated(status, fault, raw_text):
         details["code"] = "content_filter"
     if code == "LLM_CONTEXT_OVERFLOW":
         details |= overflow_details(fault, raw_text)

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import cast
 
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.secrets import KeySource, SecretKey
@@ -113,7 +113,9 @@ def _checked(result: object) -> SecretKey:
     if isinstance(result, ModelError):
         raise result
     if isinstance(result, str):
-        result = SecretKey(cast("Any", result).strip())
+        # Not its own method: a subclass may bring one that fails with the key in its words.
+        # Some return the scheme along with the key.
+        result = SecretKey(str.strip(result).removeprefix("Bearer ").strip())
     if isinstance(result, SecretKey) and result:
         return result
     kind = "an empty text" if isinstance(result, SecretKey) else type(result).__name__

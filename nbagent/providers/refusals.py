@@ -28,6 +28,7 @@ from nbagent.providers.refused_names import (
 from nbagent.providers.wires.message_changes import (
     ADDABLE_FIELDS,
     REASONING_FIELDS,
+    SYSTEM_AS_USER,
     FieldPath,
     MessageChange,
     field_paths,
@@ -61,12 +62,15 @@ _NOT_DONE = r"(?:(?:is|are|be)(?:n't | (?:\w+ )?not (?:yet )?| (?:\w+ )?un)|not 
 _POSSIBLE = r"(?:support|allow|avail|enabl|permit|implement|compatib|possib|accept)"
 
 REFUSED = re.compile(
-    r"unsupport|not support|unrecogni[sz]ed|not recogni[sz]ed|unknown|unexpected|not expected"
+    r"unsupport|n[o']t support|unrecogni[sz]ed|not recogni[sz]ed|unknown|unexpected|not expected"
     r"|extra_forbidden|forbidden|extra inputs|extra fields|additional propert|cannot find field"
     r"|no such (?:field|property|parameter|argument)|not permitted|not allowed|disallowed"
-    r"|not accept|unavailable|deprecated|may (?:only|not) be|no endpoints found that support"
-    r"|must be verified|(?:must|should|can|may)(?: ?not|n't) be (?:set|present|sent|included"
-    r"|provided|specified|passed|used)",
+    r"|n[o']t accept|unavailable|deprecated|may (?:only|not) be|no endpoints found that support"
+    r"|must be verified|(?:must|should|can|may)(?: ?not|n't) (?:(?:both )?be (?:set|present|sent"
+    r"|included|provided|specified|passed|used|combined)|have|contain|include)\b|incompatible with"
+    r"|n[o']t enabled|only works in thinking"
+    r"|not valid (?:for|with|on) th|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
+    r"|accepted)|supported values|must be one of|should be ['\"]|不支持|不允许",
     re.I,
 )
 _FIELD_REFUSED = re.compile(
@@ -77,6 +81,12 @@ _FIELD_REFUSED = re.compile(
     re.I,
 )
 """Also words that refuse a parameter's value: nobody chose the values of these fields."""
+_PARAM_REFUSED = re.compile(
+    r"unexpected keyword argument|extra inputs are not permitted|(?:unsupported|unknown) parameter"
+    r"|does(?: not|n't) support parameter",
+    re.I,
+)
+"""Words about nothing else, so that the status may be that of an outage."""
 _OTHER_UNKNOWN = re.compile(
     r"unknown (?:model|tool|function)|model\b.{0,60}(?:does not exist|not found|is unknown)",
     re.I,
@@ -87,7 +97,8 @@ _MISSING = re.compile(
     r"|include|contain|have|carry)"
     r"|(?:must|should|can|may)(?: ?not|n't) be (?:null|none|empty|omitted|blank|absent)"
     r"|not (?:provided|passed|included|present|found in)|lacks?\b|none is not|valid string"
-    r"|without|should be (?:provided|passed|sent|included|present|set|returned)|(?:found|got) none"
+    r"|without|\bneeds\b|mandatory|omitted|KeyError|has no attribute|expected field|缺少"
+    r"|should be (?:provided|passed|sent|included|present|set|returned)|(?:found|got) none"
     r"|must be a string|should be a string|string or an? (?:array|list)",
     re.I,
 )
@@ -95,7 +106,7 @@ _EMPTY_CONTENT = re.compile(
     r"(?:text|content|message)\b.{0,60}(?:\bempty|blank|non-?empty|at least 1 char|min_?length)",
     re.I,
 )
-_STREAM = r"(?<!up)(?<!down)(?<!bit)(?<!live)stream"
+_STREAM = r"(?:(?<!up)(?<!down)(?<!bit)(?<!live)stream|\bSSE\b)"
 _NO_STREAM = re.compile(
     rf"{_STREAM}(?:ing|ed)?\b[^.;]{{0,60}}?(?:{_NOT_DONE}{_POSSIBLE}|disabled)"
     rf"|{_STREAM}(?:ing)?['\"`]?:?(?: parameter| mode| option)? (?:must|should|has to|needs to)"
@@ -104,7 +115,11 @@ _NO_STREAM = re.compile(
     r" used|be combined|call|avail|compatib|enabl|permit|possib|implement)"
     rf"[^.;]{{0,60}}{_STREAM}"
     r"|(?:cannot|can't) stream (?:\w+ )?(?:tool|function)|endpoints found that support stream"
-    rf"|unsupported[^.;]{{0,40}}{_STREAM}|incompatible with (?:the )?stream|verified to stream"
+    rf"|unsupported[^.;]{{0,40}}{_STREAM}|incompatible with (?:the )?['\"`]?stream"
+    r"|verified to stream|(?:does|do|can)(?: ?not|n't) stream(?:[.,;!]|$)|不支持(?:流式|stream)"
+    r"|流式[^。]{0,12}不(?:支持|可用)|stream\w*\W{1,3}and \W?(?:tools?|functions?)\b"
+    r"[^.;]{0,20} (?:together|same time)|(?:tools?|functions?)\W{1,3}and \W?stream\w*[^.;]{0,20}"
+    r" (?:together|same time)"
     r"|(?:tools?|calls?|calling|functions?) and stream\w* (?:are|is) mutually exclusive"
     r"|stream\w* and (?:tools?|functions?)[^.;]{0,20} mutually exclusive"
     r"|(?:set|use|pass|with|when|if|requires?|needs?|only)\W{1,3}stream(?:ing)?\W{0,3}"
@@ -114,7 +129,7 @@ _NO_STREAM = re.compile(
 )
 _OTHER_STREAM_WORDS = re.compile(
     r"stream_?options|only supports? (?:the )?stream|interrupt|abort|timed? ?out|disconnect|closed"
-    r"|reset by|broken|before (?:the )?stream|mid-?stream|(?:error|fail\w*|exception|problem)"
+    r"|reset by|broken|before (?:the )?stream|mid-?stream|\b(?:error|fail\w*|exception|problem)"
     r" (?:\w+ )?(?:(?:while|during|in|to) (?:the )?)?stream|try again|temporar|retry"
     r"|(?:audio|video|image|byte|file|data|input|output) stream\b",
     re.I,
@@ -125,7 +140,10 @@ _STREAM_ONLY = re.compile(
     r"['\"`]?(?:true|enabled|on\b)"
     r"|(?:set|use|enable|requires?|with)\W{1,3}stream(?:ing)?\W{0,3}(?:=|:|to)?\W{0,2}true"
     rf"|non-?stream\w*[^.;]{{0,40}}{_NOT_DONE}{_POSSIBLE}|not support non-?stream"
-    r"|stream(?:ing)? is (?:required|mandatory)|enable the stream parameter",
+    r"|stream(?:ing)? is (?:required|mandatory)|enable the stream parameter"
+    r"|only stream\W{0,3}true|[仅只]支持流式"
+    # DashScope, of its models that think unless a whole answer is asked for.
+    r"|must be (?:set to )?false for non-?stream",
     re.I,
 )
 _WITH_TOOLS = re.compile(rf"{_TOOL_WORDS}|\bfunctions?\b", re.I)
@@ -135,6 +153,14 @@ _ALTERNATION = re.compile(
     r"|unexpected role 'user' after role 'tool'",
     re.I,
 )
+_SYSTEM = r"(?:system|developer)[ _]?(?:roles?|messages?|prompts?|instructions?)"
+_NO_SYSTEM = re.compile(
+    rf"\b{_SYSTEM}\b[^.;]{{0,60}}{_NOT_DONE}{_POSSIBLE}\w*+(?! to\b)|only user and assistant roles"
+    rf"|(?:n[o']t|un) ?(?:{_SUPPORT_VERBS})\w* (?:the |a )?(?:{_SYSTEM}|['\"`](?:system|developer))"
+    r"|(?:invalid|unknown|unsupported) role\W{1,3}(?:system|developer)\b"
+    r"|\brole\W{1,3}(?:system|developer)\W{0,2} (?:role )?is (?:not|un)",
+    re.I,
+)
 _BOTH_BESIDE_CALL = re.compile(
     r"both\W+(?:content|text)\W.{0,20}(?:thinking|reasoning)"
     r"|both\W+(?:thinking|reasoning).{0,20}\Wcontent"
@@ -142,7 +168,9 @@ _BOTH_BESIDE_CALL = re.compile(
     r"(?:together|at the same time|not both|simultaneous|mutually exclusive)"
     r"|(?:thinking|reasoning\w*)\b.{0,20}\b(?:content|text)\b.{0,60}"
     r"(?:together|at the same time|not both|simultaneous|mutually exclusive)"
-    r"|content must be (?:empty|null|omitted)[^.]{0,40}(?:thinking|reasoning)"
+    r"|content must be (?:empty|null|omitted)[^.]{0,40}(?:thinking|reasoning|tool_?calls)"
+    r"|tool_?calls\b.{0,20}(?:must|should|can)(?: ?not|n't) (?:have|contain|include)\W+content\b"
+    r"|only one of\W+content\W.{0,20}tool_?calls"
     r"|(?:thinking|reasoning\w*) must be (?:empty|null|omitted)[^.]{0,60}content"
     r"|only one of\W+content\W.{0,20}(?:thinking|reasoning)"
     r"|only one of\W+(?:thinking|reasoning).{0,20}content"
@@ -157,7 +185,9 @@ _REPLAY_REFUSED = re.compile(
     # signature"; compatible servers of Messages: unknown variant `thinking`.
     r"|invalid_encrypted_content|encrypted content .{0,80}(?:verified|decrypt|parsed)"
     r"|(?:corrupted|invalid) thought.?signature|thought.?signature is (?:not valid|invalid)"
-    r"|unknown variant .?(?:redacted_)?thinking|item .{0,90}type .?reasoning.{0,40}(?:without|not)",
+    r"|unknown (?:variant|content block type)\W{1,3}(?:redacted_)?thinking"
+    r"|thinking.? blocks? (?:is|are) not (?:supported|allowed)|item with id .{0,90} not found"
+    r"|item .{0,90}type .?reasoning.{0,40}(?:without|not)",
     re.I | re.S,
 )
 _THINKING_DEMANDED = re.compile(
@@ -179,7 +209,8 @@ _NO_TOOLS = re.compile(
     rf"(?:not|n't) (?:{_SUPPORT_VERBS})\w* (?:the )?(?:{_TOOL_WORDS})"
     rf"|endpoints found that support (?:{_TOOL_WORDS})"
     rf"|(?:{_TOOL_WORDS}) (?:is|are) (?:not|un)\w*|tools? (?:param )?requires? --jinja"
-    r"|--enable-auto-tool-choice",
+    r"|--enable-auto-tool-choice|only user and assistant roles"
+    r"|(?:invalid|unknown|unsupported) role\W{1,3}tool\b|\brole\W{1,3}tool\W{0,2} is (?:not|un)",
     re.I,
 )
 
@@ -304,8 +335,19 @@ def _responses_endpoint(refusal: Refusal) -> Workaround | None:
 def _alternating_turns(refusal: Refusal) -> Workaround | None:
     if "turns" not in refusal.available:
         return None
+    if "turns" in refusal.in_use.names and (moved := _system_as_user(refusal)):
+        return moved  # Templates of Mistral and Gemma count the system text as a turn.
     notice = "a short answer was put between messages: this model needs alternating roles"
     return _behaviour(refusal, "turns", notice)
+
+
+def _system_as_user(refusal: Refusal) -> Workaround | None:
+    request = refusal.request
+    is_sent = request.system_prompt or any(message.role == "system" for message in request.messages)
+    if not is_sent or SYSTEM_AS_USER in refusal.in_use.names:
+        return None
+    notice = "the system text was put before the user's first words: this model has no system role"
+    return Workaround(notice, SYSTEM_AS_USER)
 
 
 def _drop_bound_thinking(refusal: Refusal) -> Workaround | None:
@@ -456,6 +498,7 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
 _RULES = (
     Rule(_RESPONSES_ONLY, _responses_endpoint, statuses=_STATUSES),
     Rule(_ALTERNATION, _alternating_turns),
+    Rule(_NO_SYSTEM, _system_as_user),
     Rule(_BOUND_THINKING, _drop_bound_thinking, statuses=frozenset({400})),
     Rule(_REPLAY_REFUSED, _leave_out_thinking, statuses=frozenset({400, 422})),
     Rule(_THINKING_DEMANDED, _add_thinking),
@@ -466,5 +509,6 @@ _RULES = (
     Rule(_FIELD_REFUSED, _refused_field, unless=_OTHER_UNKNOWN),
     Rule(_EMPTY_CONTENT, _empty_content),
     Rule(REFUSED, _refused_param, statuses=_STATUSES),
+    Rule(_PARAM_REFUSED, _refused_param),
 )
 """In this order: an exact refusal before the general ones."""

@@ -140,8 +140,16 @@ def _param_pattern(name: str) -> str:
         quoted = rf"['\"`](?:{re.escape(name)}|{word})['\"`]"
         # A path (`thinking.type.enabled`) is not an ordinary word, so it needs no quotes.
         path = rf"(?<![\w.]){re.escape(name)}" + (r"\b" if "." in name else r"\.[a-z]")
-        return rf"{quoted}|{path}"
-    return rf"(?<![A-Za-z0-9_]){re.escape(word)}(?![A-Za-z0-9_])"
+        # A holder's name is no ordinary word: `output_config`.
+        holder = name.rpartition(".")[0]
+        path += rf"|(?<![\w.]){holder}(?![\w.])" if "_" in holder else ""
+        kinds = "(?:parameter|argument|option)"
+        stated = rf"\b{word} {kinds}\b|\b{kinds}s?:? {word}\b(?!_)|: {word}\.?$"
+        return rf"{quoted}|{path}|{stated}"
+    # Gateways write `toolChoice`, people "reasoning effort".
+    snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", word)
+    spelling = re.escape(snake).replace("_", "[_ ]?")
+    return rf"(?i:(?<![A-Za-z0-9_]){spelling}(?![A-Za-z0-9_]))"
 
 
 def _field_pattern(name: str) -> str:

@@ -31,29 +31,42 @@ _MAX_TEXT_CHARS = 8_000
 _MAX_SHOWN_S = 400 * 86_400.0
 """No moment is shown for longer waits."""
 _WAIT_WORDS = (
-    r"(?:try(?:ing)? again|retry(?:ing)?|retried|wait|resets?|available|back off|resume|refresh\w*)"
+    r"(?:try(?:ing)? again|retry(?:ing)?|retried|wait|resets?|available|back off|resume|refresh\w*"
+    r"|allowed|come back|cool[- ]?down|limited|blocked)"
     r"(?:\s+(?:your request|the request|this request|again|later|back))?[\s,:(=-]*"
     r"(?:(?:in|after|for|about|approximately|around|at least|another|within|~)[\s:]*){0,3}"
 )
-_WAIT_TEXT = re.compile(rf"\b{_WAIT_WORDS}({_DURATION})", re.I)
+_WAIT_TEXT = re.compile(
+    rf"\b{_WAIT_WORDS}({_DURATION})"
+    rf"|\bretry[ _-]after['\"]?[:= ]{{1,3}}({_COUNT})(?![.:-]?\w| ?[a-z])",
+    re.I,
+)
+"""A number without a unit only behind the name of the header."""
 _MOMENT_TEXT = re.compile(
     r"\b(?:try again|retry|resets?|available|access)\s+(?:again\s+)?(?:at|on|after)[\s:]+"
     r"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:?\d\d))",
     re.I,
 )
 """Only a moment with its zone: Z.AI writes Beijing's time without one."""
-_CHINESE_UNITS_S = {"秒": 1.0, "分钟": 60.0, "小时": 3600.0}
-_CHINESE_WAIT = re.compile(rf"({_COUNT}) ?(秒|分钟|小时)(?:之?后)")
+_CHINESE_UNITS_S = {"秒": 1.0, "分": 60.0, "小": 3600.0, "時": 3600.0}
+_CHINESE_WAIT = re.compile(rf"({_COUNT}) ?(秒|分|小|時)(?:钟|鐘|时|時|間)?(?:之?[后後])")
+"""Also Japanese. The first letter of a unit says which one it is."""
 _SECONDS_FIELDS = (
     *("retry_after", "retry_after_seconds", "retryAfter", "resets_in_seconds", "estimated_time"),
     *("resets_at", "reset_at"),
 )
 """Fields with seconds or a moment. `estimated_time`: a model of Hugging Face is still loading."""
+_MILLIS_FIELDS = ("retry_after_ms", "retryAfterMs")
+_RETRY_HEADERS = ("retry-after", "x-retry-after", "x-ratelimit-retry-after")
 _RESETS = re.compile(
     # Cerebras: x-ratelimit-reset-tokens-minute; Mistral: ratelimitbysize-reset.
-    r"(?:x-)?ratelimit\w*-reset(?:-[\w-]+)?|(?:x-)?ratelimit-\w+-reset"
+    r"(?:x-)?rate-?limit\w*-reset(?:-[\w-]+)?|(?:x-)?rate-?limit-\w+-reset"
     r"|anthropic-ratelimit-(?:[a-z]+-)*reset"
 )
+
+
+_IETF_LIMIT = re.compile(r"\b(?:r|remaining)=0\b.{0,80}?\b(?:t|reset)=(\d{1,9})\b")
+"""Value of the header `RateLimit` in the drafts of the IETF: `"default";r=0;t=12`."""
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -63,7 +76,7 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     `retry-after-ms`, which is more exact.
     """
     millis = parse_number(headers.get("retry-after-ms", ""))
-    text = headers.get("retry-after", "").strip()
+    text = next(filter(None, map(headers.get, _RETRY_HEADERS)), "").strip()
     wait = parse_duration_s(text) if millis is None else millis / 1000
     if wait is None:
         try:
@@ -139,20 +152,24 @@ def wait_in_words(wait_s: float) -> str:
 
 
 def _wait_in_fields(fields: Mapping[str, Any]) -> float | None:
-    for item in objects_in(fields.get("details")):
+    details = fields.get("details")
+    for item in objects_in(details):
         if delay := item.get("retryDelay"):
             return parse_reset_s(as_text(delay))  # Gemini sends no header; RetryInfo has "14s".
     for name in _SECONDS_FIELDS:
         value = fields.get(name)
         if value is not None and not isinstance(value, bool):
             return parse_reset_s(as_text(value))
-    return None
+    for name in _MILLIS_FIELDS:
+        if (millis := parse_number(as_text(fields.get(name)))) is not None:
+            return max(0.0, millis / 1000)
+    return _wait_in_fields(inner) if (inner := json_object(details)) else None
 
 
 def _wait_in_words(message: str) -> float | None:
     """Seconds in a sentence such as "Please try again in 3.2s"; the longest of several."""
     text = message[:_MAX_TEXT_CHARS]
-    waits = [parse_duration_s(duration) for duration in _WAIT_TEXT.findall(text)]
+    waits = [parse_duration_s("".join(groups)) for groups in _WAIT_TEXT.findall(text)]
     waits += [parse_reset_s(moment) for moment in _MOMENT_TEXT.findall(text)]
     waits += [float(count) * _CHINESE_UNITS_S[unit] for count, unit in _CHINESE_WAIT.findall(text)]
     return max((wait for wait in waits if wait is not None), default=None)
@@ -164,7 +181,8 @@ def _reset_s(headers: Mapping[str, str]) -> float | None:
     If no header says what is left, the soonest: a longer one is often only the time until a limit
     that was not exceeded is full again.
     """
-    exceeded: list[float] = []
+    ietf = _IETF_LIMIT.search(headers.get("ratelimit", ""))
+    exceeded = [float(ietf[1])] if ietf else list[float]()
     unknown: list[float] = []
     for name, text in headers.items():
         if not _RESETS.fullmatch(name) or (wait_s := parse_reset_s(text)) is None:

@@ -57,12 +57,16 @@ def test_a_code_of_its_own_needs_no_words(code: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "piece", ["prompt ", "max_tokens ", "context length ", "exceed ", "token ", "1 ", "(", "is of "]
+    "piece",
+    [
+        *("prompt ", "max_tokens ", "context length ", "exceed ", "token ", "1 ", "(", "is of "),
+        *("exceeded your current quota ", "limit reached ", "retry after ", "unsafe content "),
+    ],
 )
 def test_hostile_words_are_read_in_time(piece: str) -> None:
     """A quadratic rule would need minutes for a text of 200 kB."""
     fault = response_error(400, {}, {"error": {"message": piece * (200_000 // len(piece))}})
-    assert fault.code in ("LLM_HTTP_ERROR", "LLM_CONTEXT_OVERFLOW")
+    assert fault.code in ("LLM_HTTP_ERROR", "LLM_CONTEXT_OVERFLOW", "LLM_QUOTA_EXCEEDED")
 
 
 WAIT = gemini("RESOURCE_EXHAUSTED", {"retryDelay": "14s"})

@@ -54,12 +54,19 @@ class Credentials:
         return SECRET
 
 
+class Text(str):
+    def strip(self, chars: str | None = None) -> str:
+        raise ValueError(str(self))
+
+
 GOOD: dict[str, Any] = {
     "a function": lambda: SECRET,
     "a coroutine function": coroutine,
     "a bound method": Credentials().token,
     "a partial function": functools.partial(str, SECRET),
     "a SecretKey": lambda: SecretKey(SECRET),
+    "a text of its own class": lambda: Text(SECRET),
+    "with its scheme": lambda: f"Bearer {SECRET}",
     "with a line break": lambda: f"{SECRET}\n",
     "from another thread's point of view": lambda: (
         SECRET if threading.current_thread().name == "nbagent-key" else ""

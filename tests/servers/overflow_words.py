@@ -136,6 +136,27 @@ OVERFLOWS: dict[str, tuple[int | None, int | None, str]] = {
     "TGI, inputs": (9_300, 8_192, "Input validation error: `inputs` must have less than 8192 "
         "tokens. Given: 9300"),
     "a limit of tokens": (None, None, "token limit exceeded"),
+    "what was allowed": (150_000, 128_000, "Token limit exceeded: 150000 tokens requested, 128000 "
+        "allowed"),
+    "only has": (150_000, 128_000, "Requested 150000 tokens but the model only has a context of "
+        "128000"),
+    "can only handle": (12_000, None, "Your prompt is 12000 tokens but this model can only handle "
+        "8192."),
+    "were given": (None, 32_768, "This model supports a maximum of 32768 tokens, but 40000 were "
+        "given"),
+    "a maximum in brackets": (9_000, 8_192, "Input tokens (9000) exceeds the maximum (8192)"),
+    "a maximum of this model": (9_000, 8_192, "The number of tokens in your request (9000) exceeds "
+        "the maximum supported by this model (8192)"),
+    "pi": (265_330, 262_144, "Input length (265330) exceeds model's maximum context length "
+        "(262144)."),
+    "the size of a prompt": (None, None, "Please reduce the size of your prompt."),
+    "Z.AI, 1261": (None, None, "Prompt exceeds max length"),
+    "smaller than": (None, None, "input_tokens (9000) must be smaller than context_length (8192)"),
+    "a full context": (None, None, "ggml: the context is full"),
+    "ik_llama.cpp": (None, None, "context shift is disabled"),
+    "got": (9_100, 8_191, "Validation error: max input tokens is 8191, got 9100"),
+    "Chinese, with a length": (None, None, "该模型最大上下文长度为 32768 个 token"),
+    "Japanese": (None, None, "トークン数が上限を超えています"),
 }  # fmt: skip
 
 ANSWERS_TOO_LONG: dict[str, tuple[int | None, int | None, str]] = {
@@ -231,5 +252,14 @@ NO_OVERFLOWS = {
     "a loaded server": "The server is overloaded: too many tokens in the queue",
     "tokens of an answer": "Output token limit exceeded",
     "logit_bias": "logit_bias has too many tokens",
+    "a budget of thinking": "Thinking budget 40000 exceeds the maximum allowed 32768",
+    "a small cache": "Cached content is too small. total_token_count=100, "
+        "min_total_token_count=32768",
+    "marks of a cache": "No more than 4 blocks with cache_control may be provided. Found 5.",
+    "a web token": "Invalid token: JWT exceeds maximum length",
+    "images of a prompt": "at most 1 image may be provided in one prompt",
+    "the values of max_tokens": "The maximum value for max_tokens is 4096",
+    "at most so many": "This model supports at most 4096 completion tokens",
+    "characters": "Your prompt contains too many special characters",
     "a long wait": "The queue is too long, try again later",
 }  # fmt: skip

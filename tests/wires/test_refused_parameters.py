@@ -151,6 +151,43 @@ def test_everything_refused_one_after_another_is_learnt_three_at_a_time(
     assert server.bodies[-1].keys() == {"model", "messages", "tools", "stream"}
 
 
+# A parameter in the words of a server, and what is set for it.
+SPOKEN: list[tuple[str, dict[str, Any], int, str]] = [
+    ("temperature", {"temperature": 0.5}, 400, "invalid temperature: only 1 is allowed here"),
+    ("temperature", {"temperature": 0.5, "top_p": 0.5}, 400,
+        "`temperature` and `top_p` cannot both be specified for this model."),
+    ("temperature", {"temperature": 0.5}, 400, "This model doesn't accept temperature"),
+    ("top_p", {"top_p": 0.5}, 400, "Invalid parameter: top_p is not valid for this model"),
+    ("stop", {"stop_sequences": ("X",)}, 400, "Argument not supported on this model: stop"),
+    ("stop", {"stop_sequences": ("X",)}, 400, "Model m does not support parameter stop."),
+    ("reasoning_effort", {"reasoning": "low"}, 400,
+        "Model m does not support parameter reasoningEffort."),
+    ("reasoning_effort", {"reasoning": "low"}, 400, "m does not support reasoning effort"),
+    ("stream_options", {}, 400, "stream_options: invalid field"),
+    ("stream_options", {}, 500, "create() got an unexpected keyword argument 'stream_options'"),
+    ("tool_choice", SET["tool_choice"], 400, 'tool_choice: only "auto" is supported'),
+    ("tool_choice", SET["tool_choice"], 400, "Invalid tool_choice: must be one of 'none', 'auto'"),
+    ("tool_choice", SET["tool_choice"], 400,
+        "tool_choice 'required' is incompatible with thinking enabled"),
+    ("tool_choice", SET["tool_choice"], 400, "m doesn't support toolConfig.toolChoice.any."),
+    ("temperature", {"temperature": 0.5}, 400, "参数 temperature 不支持"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "given", "status", "said"), SPOKEN)
+def test_a_parameter_is_read_out_of_a_sentence(
+    server: ModelServer, name: str, given: dict[str, Any], status: int, said: str
+) -> None:
+    def step(request: Visit) -> Reply | str:
+        refusal = Reply(status=status, error={"error": {"message": said}})
+        return refusal if name in request.body else "fine"
+
+    server.then(*[step] * 3)
+    responses, notices = answer(server, ask(**given))
+    assert responses[0].meta.dropped_params == (name,)
+    assert len(notices) == 1
+
+
 MOST: dict[str, Any] = {"tools": TOOLS, "temperature": 2.0}
 TURNS = "Conversation roles must alternate"
 # What is asked, the refusal, and how often it is asked: nothing that helps can be left out.
@@ -293,6 +330,28 @@ LESSONS = {
     "Claude: a forced tool (quirk 49)": Lesson(
         ANTHROPIC, FORCES, [FORCED], ("tool_choice",),
         [{"tool_choice": {"name": "fs__look"}}, {"tools": ..., "tool_choice": ABSENT}]),
+    "Claude: an object of parameters": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, ["output_config: Extra inputs are not permitted"],
+        ("output_config.effort",), model="claude-opus-4-6"),
+    "Claude: the effort parameter": Lesson(
+        ANTHROPIC, {"reasoning": "xhigh"}, ["This model does not support the effort parameter."],
+        ("output_config.effort",), model="claude-opus-4-6"),
+    "Claude: no system role": Lesson(
+        ANTHROPIC, {"system_prompt": "Be brief."}, ["role system is not supported"], (),
+        [{"system": ...}, {"system": ABSENT}], "no system role"),
+    "Gemini: no system role": Lesson(
+        GOOGLE, {"system_prompt": "Be brief."}, ["Developer instruction is not enabled for m"], (),
+        [{"systemInstruction": ...}, {"systemInstruction": ABSENT}], "no system role"),
+    "Gemini: thinking in plain words": Lesson(
+        GOOGLE, LOW, ["Thinking is not enabled for this model"],
+        ("generationConfig.thinkingConfig",), model="gemini-3-flash"),
+    "Responses: an item that is not stored": Lesson(
+        RESPONSES, {}, ["Item with id 'rs_1' not found. Items are not persisted."], (),
+        [{"input": [..., {"type": "reasoning"}, *[...] * 5]}, {"input": [..., *[...] * 5]}],
+        "earlier thinking is left out"),
+    "another server of Messages: a kind of block": Lesson(
+        ANTHROPIC, {}, ["unknown content block type: thinking"], (), [KEPT, GONE],
+        "the server refuses it", "qwen3"),
     "another server of Messages: a kind of thinking": Lesson(
         ANTHROPIC, LOW, [TAKES_ADAPTIVE], ("thinking",), model="qwen3"),
 }  # fmt: skip

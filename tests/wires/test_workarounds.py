@@ -166,6 +166,14 @@ HISTORIES = {
         400, message("Assistant message must have either content or tool_calls, but not both."),
         lambda body: not any(m.get("content") and m.get("tool_calls") for m in body["messages"]),
         "messages.content was left out beside tool calls", ("messages.content",)),
+    "content must be null": History(
+        400, message("content must be null when tool_calls are present"),
+        lambda body: not any(m.get("content") and m.get("tool_calls") for m in body["messages"]),
+        "messages.content was left out beside tool calls", ("messages.content",)),
+    "no content beside calls": History(
+        400, message("Assistant messages with tool_calls should not have content"),
+        lambda body: not any(m.get("content") and m.get("tool_calls") for m in body["messages"]),
+        "messages.content was left out beside tool calls", ("messages.content",)),
     "Groq": omitted(400, message(GROQ, type="invalid_request_error")),
     "Cerebras": omitted(400, {
         "message": CEREBRAS, "type": "invalid_request_error", "param": "validation_error",
@@ -206,6 +214,13 @@ HISTORIES = {
     "a gateway's 500": omitted(500, message(f"Upstream request failed: {CEREBRAS}")),
     "a rule in words": omitted(400, message(
         "The reasoning_content field must not be included in the input messages.")),
+    "a list as Python prints it": omitted(400, message(
+        "[{'type': 'extra_forbidden', 'loc': ('body', 'messages', 1, 'reasoning_content'), "
+        "'msg': 'Extra inputs are not permitted'}]")),
+    "in Chinese": omitted(400, message("messages[1] 包含不支持的字段 reasoning_content")),
+    "must not have": History(
+        400, message("Invalid value: tool messages must not have 'name'"), without("name", "tool"),
+        "messages.name was left out: ", ("messages.name",), model="vllm:m"),
     "a tool's name": History(
         400, message("'messages.2' : property 'name' is unsupported"), without("name", "tool"),
         "messages.name was left out: ", ("messages.name",), model="vllm:m"),
@@ -225,6 +240,11 @@ HISTORIES = {
         "Tool call messages without reasoning_content are not allowed in thinking mode")),
     "none was found": added(400, message(
         "expected reasoning_content in assistant message, but found none")),
+    "Python": added(500, message("KeyError: 'reasoning_content'")),
+    "a template": added(500, message("'dict object' has no attribute 'reasoning_content'")),
+    "it needs": added(400, message("thinking mode needs reasoning_content beside tool calls")),
+    "mandatory": added(400, message("Field reasoning_content is mandatory for tool calls")),
+    "missing, in Chinese": added(400, message("缺少 reasoning_content 字段")),
     "FastAPI: missing": added(422, fastapi(
         1, "assistant", "reasoning_content", msg="Field required", kind="missing")),
     "content that is null": History(
@@ -312,6 +332,11 @@ NO_WORKAROUND: dict[str, tuple[int, Any]] = {
     "no words": (400, {}),
     "a key": (401, message(GROQ)),
     "a form of permission": (403, message(CEREBRAS)),
+    "another key": (400, message("KeyError: 'choices'")),
+    "another attribute": (400, message("'dict object' has no attribute 'foo'")),
+    "a region": (400, message("User location is not supported for the API use.")),
+    "the system's words": (400, message("Your system prompt is not allowed to name others")),
+    "personal data": (400, message("The prompt must not include personal data")),
     "a template's parameter": (400, message("Pass content or use thinking; see the guide")),
 }
 
@@ -354,6 +379,11 @@ NO_STREAM = {
     "requires": (400, "`tools` requires `stream` to be false"),
     "Converse": (400, "Tool use is not supported with ConverseStream; use Converse"),
     "only": (400, "This model is only available in non-streaming mode"),
+    "together": (400, "Invalid request: stream and tools cannot be used together"),
+    "stream=True": (400, "The `tools` parameter is incompatible with `stream=True`"),
+    "SSE": (400, "SSE is not supported"),
+    "a verb": (400, "This endpoint does not stream."),
+    "in Chinese": (400, "该模型不支持流式输出"),
 }  # fmt: skip
 
 
@@ -400,6 +430,8 @@ STREAM_GOES_ON = {
     "sound": (400, "The audio stream is not supported"),
     "a prompt": (400, "The stream of consciousness in your prompt is too odd"),
     "a key": (401, "Streaming is not supported for this key"),
+    "logs": (400, "The region does not stream logs; not supported"),
+    "two kinds of tools": (400, "Tools and functions cannot be used together"),
     "a rate": (429, "Streaming is not available: too many requests"),
 }
 
@@ -420,6 +452,8 @@ def test_other_words_about_streams_and_tools_leave_the_stream(
         "This model only support stream mode, please enable the stream parameter.",
         "Non-streaming requests are not supported for this model",
         "stream must be set to true",
+        "This model does not support http call. Only stream=True is supported",
+        "parameter.enable_thinking must be set to false for non-streaming calls",
     ],
 )
 def test_a_model_that_only_streams_is_asked_for_a_stream(server: ModelServer, words: str) -> None:
@@ -430,6 +464,66 @@ def test_a_model_that_only_streams_is_asked_for_a_stream(server: ModelServer, wo
         assert run.ok, run.error
         assert run.text == "A tree."
     assert [bool(body.get("stream")) for body in server.bodies] == [False, True, True]
+
+
+NO_SYSTEM = {
+    "Gemma": (500, "Jinja Exception: System role not supported"),
+    "Gemini's Gemma": (400, "Developer instruction is not enabled for models/gemma-3-27b-it"),
+    "OpenAI": (400, "'messages[0].role' does not support 'system' with this model."),
+    "a verb": (400, "m does not support the system role"),
+    "roles": (400, "Only user and assistant roles are supported!"),
+    "turns": (400, "Conversation roles must alternate user/assistant/user/assistant/..."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NO_SYSTEM)
+def test_a_model_without_a_system_role_gets_the_text_before_the_first_words(
+    server: ModelServer, name: str
+) -> None:
+    status, words = NO_SYSTEM[name]
+    refuses = unless(
+        lambda body: all(sent["role"] != "system" for sent in body["messages"]),
+        status,
+        message(words),
+    )
+    server.then(*[refuses] * 9)
+    run = agent(server, system="Be brief.").run("What is there?")
+    assert run.ok, run.error
+    assert any("has no system role" in notice for notice in run.turns[0].notices)
+    (first,) = server.bodies[-1]["messages"]
+    assert first["role"] == "user"
+    assert first["content"].startswith("Be brief.")
+    assert first["content"].endswith("What is there?")
+    again = agent(server, system="Be brief.").run("And?", messages=run.messages)
+    assert again.ok
+    assert len(again.turns[0].notices) == 0
+    assert server.bodies[-1]["messages"][0] == first
+
+
+BODIES_WITHOUT_ERROR: dict[str, tuple[JSON, str]] = {
+    "MiniMax": ({"base_resp": {"status_code": 1008, "status_msg": "insufficient balance"},
+                 "choices": None}, "insufficient balance"),
+    "Baidu": ({"error_code": 110, "error_msg": "Access token invalid"}, "Access token invalid"),
+    "FastAPI": ({"detail": "Not Found"}, "Not Found"),
+    "Cloudflare": ({"success": False, "errors": [{"code": 7003, "message": "No route"}]},
+                   "No route"),
+    "a code": ({"code": 1113, "msg": "Out of luck"}, "Out of luck"),
+    "success": ({"code": 0, "msg": "all is well"}, "no choice with a message"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("framed", [False, True])
+@pytest.mark.parametrize("name", BODIES_WITHOUT_ERROR)
+def test_an_error_in_a_200_body_of_another_form_is_told(
+    server: ModelServer, name: str, *, framed: bool
+) -> None:
+    body, words = BODIES_WITHOUT_ERROR[name]
+    raw = json.dumps(body).encode()
+    server.then(Reply(raw=b"data: " + raw + b"\n\n" if framed else raw))
+    run = agent(server, retries=0).run("What is there?")
+    assert run.error
+    if not (framed and name == "success"):
+        assert words in run.error.message
 
 
 def test_a_server_that_refuses_a_workaround_gets_the_other_one(server: ModelServer) -> None:

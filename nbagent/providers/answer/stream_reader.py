@@ -6,6 +6,7 @@ Decides when an answer is complete; the parser knows what the frames mean.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import Delta
@@ -13,6 +14,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.images import LongDataFilter
 from nbagent.providers.answer.wire_deltas import LastEvent
+from nbagent.providers.http_errors import answer_error
 from nbagent.providers.transport.sse import (
     MAX_FRAME_BYTES,
     Splitter,
@@ -47,24 +49,30 @@ class AnswerReader:
         self._long_data = LongDataFilter()
         self._n_bytes = 0
         self._saw_frame = False
+        self._payload: Any = None
+        """The last frame. Instead of an answer it may be an error in a form of its own."""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
         """Read a piece of the body; yield its deltas."""
         try:
             self._feed(piece)
-        except ModelError:
+        except ModelError as error:
             yield from self._pipe.take()
-            raise
+            raise self._with_server_words(error) from None
         yield from self._pipe.take()
 
     def end(self) -> Iterator[Delta]:
         """Read the end of the body. Raises ModelError if it is no answer, or was cut."""
         try:
             self._end()
-        except ModelError:
+        except ModelError as error:
             yield from self._pipe.take()
-            raise
+            raise self._with_server_words(error) from None
         yield from self._pipe.take()
+
+    def _with_server_words(self, error: ModelError) -> ModelError:
+        """Return the error that the last frame states, if this one has no words of the server."""
+        return error if error.server_text else answer_error(self._payload) or error
 
     def _feed(self, piece: bytes) -> None:
         piece = self._long_data.feed(piece)
@@ -119,7 +127,7 @@ class AnswerReader:
 
     def _read_json(self, body: bytes) -> None:
         try:
-            value = load_wire(body)
+            self._payload = value = load_wire(body)
         except ModelError:
             # Frames without `data:`, or an error object before the events. One line is invalid
             # JSON.
@@ -153,6 +161,6 @@ class AnswerReader:
                 payload = {"usage": (json_object(payload) or {}).get("usage")}
             elif name == b"error" and "error" not in (json_object(payload) or {}):
                 payload = {"error": payload or "an error event without a text"}
-            self._saw_frame = True
+            self._saw_frame, self._payload = True, payload
             for delta in parser.read_event(name, payload):
                 add(delta)

@@ -19,6 +19,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import FilePart, ImagePart, Message, Part, TextPart, ToolCall
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.wires.base import EncodingContext, Wire
+from nbagent.providers.wires.message_changes import SYSTEM_AS_USER
 from nbagent.shown.image_files import (
     MAX_SENT_IMAGE_BYTES,
     image_label,
@@ -70,10 +71,13 @@ class MessageEncoder:
         # Chat templates of some servers (vLLM) accept one system message, at the start.
         leading = list(takewhile(lambda message: message.role == "system", request.messages))
         texts = [self._wire.system_text(request), *(message.text for message in leading)]
-        groups = self._encoded_groups(request.messages[len(leading) :])
+        system, messages = "\n\n".join(filter(None, texts)), request.messages[len(leading) :]
+        if system and SYSTEM_AS_USER in self._context.workarounds:
+            system, messages = "", with_system_as_user(system, messages)
+        groups = self._encoded_groups(messages)
         encoded = [group.data for group in groups if group.data]
         omitted = sorted({name for group in groups for name in group.omitted})
-        if system := "\n\n".join(filter(None, texts)):
+        if system:
             top_level = self._wire.system_fields(system)
             if top_level is None:
                 encoded.insert(0, dump_json({"role": "system", "content": system}))
@@ -148,6 +152,15 @@ def with_alternating_roles(messages: Iterable[Message]) -> list[Message]:
             arranged.append(FILLER_ANSWER)
         arranged.append(message)
     return arranged
+
+
+def with_system_as_user(system: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Put the system text before the first words of the user."""
+    if not messages or messages[0].role != "user":
+        return (Message.of("user", system), *messages)
+    first = messages[0]
+    content = (TextPart(text=f"{system}\n\n"), *first.content)
+    return (first.model_copy(update={"content": content}), *messages[1:])
 
 
 def wire_id(call_id: str, pattern: re.Pattern[str] = _DEFAULT_ID) -> str:

@@ -14,6 +14,8 @@ from typing import Any, Literal
 from nbagent.contracts.canonical import json_object
 
 FieldPath = tuple[str, ...]
+SYSTEM_AS_USER = "system text as the user's"
+"""Name of the workaround for models without a system role, such as Gemma."""
 
 REASONING_FIELDS: tuple[FieldPath, ...] = (("reasoning_content",), ("reasoning",), ("thinking",))
 """Fields of an answer that hold its reasoning as text."""
