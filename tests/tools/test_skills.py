@@ -165,6 +165,22 @@ def test_a_skill_in_other_letters_is_read_and_the_person_is_told(stage: Stage, n
     assert any(f"rename {name} to SKILL.md" in text for text in stage.host.warnings)
 
 
+@pytest.mark.parametrize(
+    ("name", "is_named"),
+    [("SKILLS.md", True), ("skill.markdown", True), ("SKILL.md.txt", True), ("SKILL", True)]
+    + [("README.md", False), ("skills.json", False), ("my-skill.md", False)],
+)
+def test_a_file_that_was_meant_as_a_skill_is_named(
+    project: Path, name: str, is_named: bool
+) -> None:
+    folder = project / ".agents/skills/own"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(SKILL.format(name="own"))
+    found = find_skills(project)
+    warning = f"the folder 'own' has no skill: rename {name} to SKILL.md"
+    assert (found.skills, warning in found.warnings) == ((), is_named)
+
+
 def test_of_two_spellings_in_one_folder_only_the_right_one_is_the_skill(stage: Stage) -> None:
     stage.write("skill.md", SKILL.format(name="other"))
     if len(os.listdir(stage.skill)) == 2:
