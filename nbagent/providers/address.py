@@ -87,8 +87,8 @@ class UrlTemplate:
     text: str
     variables: Mapping[str, tuple[str, ...]]
     """Environment variables of each part; the first one that is set wins."""
-    exceptions: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Other templates, by a value of any part."""
+    exceptions: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """Other templates, by a part and its value."""
     others: tuple[str, ...] = ()
     """Templates of further servers of the same provider."""
 
@@ -116,7 +116,9 @@ class UrlTemplate:
                     "write letters, digits and -."
                 )
             values[name] = value
-        special = next((self.exceptions[v] for v in values.values() if v in self.exceptions), None)
+        special = next(
+            (self.exceptions[part] for part in values.items() if part in self.exceptions), None
+        )
         return (special or self.text).format_map(values)
 
     def matches(self, url: str | None) -> bool:

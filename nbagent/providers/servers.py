@@ -311,7 +311,7 @@ SERVERS: tuple[Server, ...] = (
                 "location": ("GOOGLE_CLOUD_LOCATION",),
             },
             exceptions={
-                "global": "https://aiplatform.googleapis.com/v1/projects/{project}"
+                ("location", "global"): "https://aiplatform.googleapis.com/v1/projects/{project}"
                 "/locations/global/endpoints/openapi"
             },
         ),

@@ -138,7 +138,8 @@ class Job:
         try:
             self.end(await self.work())
         except asyncio.CancelledError as error:
-            self.end(error=error if self.stop_wanted else _loop_safe(error))
+            # Code may cancel its own task, as a TaskGroup does when a task of it fails.
+            self.end(error=error if self.stop_wanted else _loop_safe(error.__cause__ or error))
         except BaseException as error:
             self.end(error=_loop_safe(error))
 

@@ -19,7 +19,12 @@ T = TypeVar("T")
 _MAX_CANDIDATES = 50
 """Most pieces of one text that are tried."""
 _MAX_ENDS = 5
-_FENCE_START = re.compile(r"(`{3,}|~{3,})(?:[\w+.-]+(?=\s))?")
+_FENCE_START = re.compile(
+    r"(`{3,}|~{3,})(?:[ \t]*(?:[\w+.-]+|\{\.?[\w-]+\})(?:[ \t]+[\w-]+=[^\s`]+)*(?=\s))?"
+)
+"""A fence with its language, also as ` json`, `{.json}` or `json title="a.json"`."""
+_QUOTE_MARK = re.compile(r"^[ \t]*>[ \t]?", re.MULTILINE)
+_BLANKS = "\ufeff\u200b\xa0 \t\r\n"
 _STRING_OR_LAST_COMMA = re.compile(r'("(?:[^"\\]|\\.)*")|,(?=\s*[}\]])', re.DOTALL)
 _OPENING = re.compile(r"[{\[]")
 _TOKEN_INSIDE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]]', re.DOTALL)
@@ -38,7 +43,7 @@ def read_json_answer(text: str, check: Callable[[Any], T]) -> T:
         ToolError: the first JSON in the text is invalid, and no other one fits.
         NoJson: there is none, or two between words fit.
     """
-    text = text.strip("\ufeff \t\r\n")
+    text = text.strip(_BLANKS)
     whole = _parsed(text)
     if whole is not _NO_VALUE:
         return check(whole)
@@ -63,8 +68,10 @@ def read_json_answer(text: str, check: Callable[[Any], T]) -> T:
 
 
 def _parsed(text: str) -> Any:
-    """Parse JSON; a comma after the last item is no error."""
-    for candidate in (text, _STRING_OR_LAST_COMMA.sub(r"\1", text)):
+    """Parse JSON; a comma after the last item is no error, nor is the mark of a quotation."""
+    text = text.strip(_BLANKS)
+    unquoted = _QUOTE_MARK.sub("", text)
+    for candidate in (text, _STRING_OR_LAST_COMMA.sub(r"\1", unquoted)):
         with suppress(ValueError, RecursionError):
             return load_json(candidate)
     return _NO_VALUE

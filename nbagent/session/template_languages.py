@@ -10,9 +10,11 @@ import ast
 import re
 
 _JINJA_TAG = re.compile(
-    r"\{%[-+~]?[ \t]*(?:assign|block|call|capture|case|comment|cycle|do|elif|else|elsif|extends|for"
-    r"|filter|from|if|import|include|load|macro|raw|render|set|trans|unless|url|verbatim|when|with"
-    r"|end[a-z]{2,20})\b[^\n{}%]{0,300}[-+~]?%\}"
+    r"\{%[-+~]?[ \t]*(?:assign|autoescape|block|blocktrans(?:late)?|break|cache|call|capture|case"
+    r"|comment|continue|csrf_token|cycle|debug|do|docs|echo|elif|else|elsif|extends|firstof|for"
+    r"|filter|from|highlight|if|ifchanged|import|include|liquid|load|macro|materialization|now|raw"
+    r"|regroup|render|section|set|snapshot|spaceless|static|test|trans(?:late)?|unless|url|verbatim"
+    r"|when|with|end[a-z]{2,20})\b(?:(?!%\}|\{%)[^\n]){0,300}%\}"
 )
 """A statement of Jinja, Django or Liquid, on one line: LaTeX has `{%` at the end of a line."""
 _PIPE = re.compile(r"(?<!\|)\|(?!\|)\s*[A-Za-z_]")
@@ -27,12 +29,13 @@ _GITHUB = re.compile(
 )
 _MUSTACHE = re.compile(r"[#/^>&@]|else\b|\.\.?/|\{\s*[\w.]+\s*\}$")
 _GO = re.compile(
-    r'\.[A-Za-z]|\$|(?:range|with|if)\s+[.$]|end$|(?:block|define|include|template)\s+"'
+    r'\.[A-Za-z]|\$|(?:range|with|if)\s+[.$]|end$|printf\s|(?:block|define|include|template)\s+"'
 )
 _LATEX_BEFORE = re.compile(
     r"\^$|(?<![A-Za-z0-9_])[A-Za-z]_$|\\[A-Za-z]+[*_]?$|\\[A-Za-z]+[^\n]{0,80}\}[_^]?$"
 )
 """An exponent, an index of one letter, a command, or a command's further argument."""
+_LATEX_COMMAND = re.compile(r"(?:^|[\s{])\\[A-Za-z]{2,}")
 _LITERALS = (ast.Constant, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.UnaryOp, ast.JoinedStr)
 
 
@@ -52,13 +55,14 @@ def language_of(expression: str, before: str, *, undefined: str = "") -> str:
     """
     if before.endswith("$") and _GITHUB.match(expression):
         return "GitHub Actions"
-    if _has_filter(expression, undefined) or _JINJA_TEST.search(expression):
-        return "Jinja"
-    if _MUSTACHE.match(expression):
-        return "Mustache"
     if _GO.match(expression):
         return "a Go template"
-    return "LaTeX" if _LATEX_BEFORE.search(before[-100:]) else ""
+    if _MUSTACHE.match(expression):
+        return "Mustache"
+    if _has_filter(expression, undefined) or _JINJA_TEST.search(expression):
+        return "Jinja"
+    is_latex = _LATEX_COMMAND.search(expression) or _LATEX_BEFORE.search(before[-100:])
+    return "LaTeX" if is_latex else ""
 
 
 def _has_filter(expression: str, undefined: str) -> bool:

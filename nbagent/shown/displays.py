@@ -33,8 +33,10 @@ _METHODS = {
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
 _BROWSER_TEXTS = ("text/latex", "application/json", "text/html", "image/svg+xml")
 """Forms for a browser, the best one for a model first."""
-_SAYS_NOTHING = re.compile(r"<[\w.<>]+ (?:object|instance)\b[^\n]{0,100}>")
-"""A `repr` that names only the class."""
+_SAYS_NOTHING = re.compile(
+    r"\s*|<[\w.<>]+(?: [\w.]+)? (?:object|instance)\b[^\n]{0,100}>(?:\n\n[\s\S]*)?|<[\w.]+>"
+)
+"""A `repr` that names only the class, or explains below why it shows no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ def display_of(value: Any) -> ImagePart | JsonDisplay | str | None:
     """
     forms = _Forms(value)
     if not forms.names:
-        return None
+        return _own_str(value) or None
     for media_type in _IMAGES:
         if image := _image(forms.get(media_type)):
             return image
@@ -75,7 +77,7 @@ def display_of(value: Any) -> ImagePart | JsonDisplay | str | None:
 
 def _browser_forms(forms: _Forms, value: Any) -> Iterator[JsonDisplay | str]:
     """Yield the readable forms of a value whose `repr` says nothing."""
-    if pretty := _pretty_text(forms, value):
+    if pretty := _pretty_text(forms, value) or _own_str(value):
         yield pretty
     for media_type in (*_BROWSER_TEXTS, "application/javascript"):
         if media_type == "application/json":
@@ -84,6 +86,7 @@ def _browser_forms(forms: _Forms, value: Any) -> Iterator[JsonDisplay | str]:
                 yield JsonDisplay(data)
         elif text := forms.text(media_type):
             yield _text_of_html(text) if media_type == "text/html" else text
+    yield from forms.vendor_data()
 
 
 def _text_of_html(html: str) -> str:
@@ -101,6 +104,18 @@ def _pretty_text(forms: _Forms, value: Any) -> str:
     with suppress(*VALUE_ERRORS):
         text: object = printer.pretty(value)
         if isinstance(text, str) and not _SAYS_NOTHING.fullmatch(text):
+            return text
+    return ""
+
+
+def _own_str(value: Any) -> str:
+    """Return the `str` of a class that defines it and no `repr` that says anything."""
+    kind = cast("type[Any]", type(value))
+    if kind.__str__ is object.__str__ or not _SAYS_NOTHING.fullmatch(safe_repr(value, 300)):
+        return ""
+    with suppress(*VALUE_ERRORS):
+        text = str(value)
+        if not _SAYS_NOTHING.fullmatch(text):
             return text
     return ""
 
@@ -143,12 +158,20 @@ class _Forms:
         # A subclass may override any method.
         return str.__str__(data) if issubclass(cast("type[Any]", type(data)), str) else ""
 
+    def vendor_data(self) -> Iterator[JsonDisplay]:
+        """Yield the data of charts and the like, such as `application/vnd.vegalite.v5+json`."""
+        with suppress(*VALUE_ERRORS):
+            for media_type, data in self._bundle.items():
+                if media_type.endswith("+json"):
+                    yield JsonDisplay(data)
+
     def _call(self, name: str, **how: Any) -> Any:
         if name not in self.names:
             return None
         with suppress(*VALUE_ERRORS):
-            method: Callable[..., Any] = getattr(self._kind, name)
-            form = method(self._value, **how)
+            # Of the value, as IPython does: it may be a static method or a property.
+            method: Callable[..., Any] = getattr(self._value, name)
+            form = method(**how)
             # A display method may return (data, metadata).
             return cast("Any", form)[0] if isinstance(form, tuple) and form else cast("Any", form)
         return None

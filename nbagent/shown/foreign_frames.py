@@ -69,7 +69,8 @@ class ForeignTable:
 
     def rows(self, n_columns: int, positions: range) -> Iterator[Sequence[Any]]:
         some = self._frame.select(self.names[:n_columns])
-        return (some.row(i) for i in positions)
+        # A slice: `row(i)` takes, which pyarrow cannot do for all of its types.
+        return (some[i : i + 1].rows()[0] for i in positions)
 
     def without(self, is_hidden: Callable[[object], bool]) -> ForeignTable:
         """Copy without the columns whose names are to be hidden."""

@@ -53,6 +53,9 @@ def table_text(value: Any, budget: int, cell: _Cell) -> str | None:
     if of_class(value, "pandas", "Index"):
         frame = value.to_frame(index=False)
         return _text_of(_PandasReader(frame, type(value).__name__), budget, cell)
+    if of_class(value, "pandas.api.extensions", "ExtensionArray"):
+        series: Any = sys.modules["pandas"].Series(value, name="values")
+        return _text_of(_PandasReader(series.to_frame(), type(value).__name__), budget, cell)
     if of_class(value, "pandas.io.formats.style", "Styler"):
         return _text_of(_PandasReader(value.data, "Styler of a DataFrame"), budget, cell)
     if of_class(value, "numpy", "ndarray"):
@@ -155,5 +158,8 @@ def _array_text(array: Any, budget: int) -> str:
     numpy: Any = sys.modules["numpy"]
     title = f"array: shape {tuple(array.shape)}, {cut_middle(str(array.dtype), 200)}\n"
     # Printed completely if the budget has about eight characters for each element.
-    with numpy.printoptions(threshold=max(10, (budget - len(title)) // 8), edgeitems=3):
+    threshold = max(10, (budget - len(title)) // 8)
+    if array.size > threshold:
+        title += f"(most of {array.size:,} elements{OMITTED})\n"
+    with numpy.printoptions(threshold=threshold, edgeitems=3):
         return title + str(array)

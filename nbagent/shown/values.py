@@ -10,6 +10,7 @@ import dataclasses
 import math
 import sys
 import time
+from collections import UserString
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set, ValuesView
 from datetime import date, timedelta
 from datetime import time as clock_time
@@ -110,7 +111,7 @@ class JsonBudget:
             return None if value != value else self.text(value.isoformat())
         if issubclass(kind, PurePath):
             return self.text(without_folders(str(value)).removeprefix("./"))
-        if issubclass(kind, Decimal | UUID | timedelta):
+        if issubclass(kind, Decimal | UUID | timedelta | UserString) or _is_pandas_span(value):
             return self.text(str(value))
         if issubclass(kind, bytes | bytearray | memoryview):
             image = encoded_image(bytes(value)) if self._with_images else None
@@ -272,6 +273,10 @@ def _special_text(value: Any) -> str | None:
     if issubclass(type(value), BaseException):
         return without_folders(error_line(value))
     return f"module {value.__name__}" if issubclass(type(value), ModuleType) else None
+
+
+def _is_pandas_span(value: object) -> bool:
+    return of_class(value, "pandas", "Period") or of_class(value, "pandas", "Interval")
 
 
 def _sorted_items(items: set[Any] | frozenset[Any]) -> list[Any]:

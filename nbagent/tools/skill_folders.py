@@ -7,6 +7,7 @@ The format: https://agentskills.io/specification
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -27,6 +28,7 @@ SKILL_FILE = "SKILL.md"
 # Other clients of Agent Skills search 4 to 6 levels and at most 2,000 folders.
 _MAX_DEPTH = 6
 _MAX_FOLDERS = 2_000
+_MISNAMED = re.compile(r"\s*skills?\s*(?:\.(?:md|mdx|mkd|markdown|txt|rst))*\s*", re.IGNORECASE)
 _MAX_LISTED_FILES = 500
 _MAX_SKILL_BYTES = 2_000_000
 # The format allows 64 and 1,024; some published skills have a longer description.
@@ -152,6 +154,7 @@ def _skill_folders(
             if skill_file_in(names):
                 yield real
             else:
+                warnings += _misnamed_files(real, names)
                 # `os.walk` enters the folders in this list; a skill in a skill is not searched for.
                 folders += below
 
@@ -163,6 +166,15 @@ def skill_file_in(names: Iterable[str]) -> str:
     """
     files = sorted(name for name in names if name.casefold() == SKILL_FILE.casefold())
     return files[0] if files else ""  # capital letters come first
+
+
+def _misnamed_files(folder: Path, names: Iterable[str]) -> list[str]:
+    """Name the files that were probably meant as a SKILL.md, such as `SKILLS.md`."""
+    return [
+        f"the folder {visible(folder.name)!r} has no skill: rename {visible(name)} to {SKILL_FILE}"
+        for name in sorted(names)
+        if _MISNAMED.fullmatch(name)
+    ]
 
 
 def _is_entered(folder: str) -> bool:

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 
 from nbagent.contracts.approval import CallPreview, PreviewPiece
 from nbagent.contracts.cancel import CancelToken
-from nbagent.contracts.canonical import monotonic_ms, sha256_hex, sha_of
+from nbagent.contracts.canonical import dump_json, monotonic_ms, sha256_hex, sha_of
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.policy import Ruling
@@ -49,6 +49,7 @@ _STOP_WAIT_S = 0.9
 
 _PAGE_CHARS = 20_000
 """Most characters of one answer: as JSON it stays below the limit of a result."""
+_PAGE_JSON_CHARS = 41_000
 _FILES_CHARS = 8_000
 """Most characters of the list of a skill's files."""
 
@@ -283,7 +284,10 @@ def _page_end(text: str, offset: int) -> int:
     if offset > len(text):
         why = f"offset is {offset:,}, and the text has {len(text):,} characters; use a smaller one"
         raise ToolError(why, code="E_INVALID_ARGUMENTS")
-    end = min(offset + _PAGE_CHARS, len(text))
+    page = dump_json(text[offset : offset + _PAGE_CHARS]).decode()
+    # In JSON a control character takes six characters.
+    n_chars = _PAGE_CHARS if len(page) <= _PAGE_JSON_CHARS else _PAGE_CHARS // 3
+    end = min(offset + n_chars, len(text))
     line_end = text.rfind("\n", offset, end) + 1
     return line_end if end < len(text) and line_end > offset else end
 

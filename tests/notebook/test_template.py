@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "{{ %time city }}": ("%time city", "no magics"),
     "{{ a\0b }}": ("not a Python expression",),
     "{{ fail() }}": ("{{ fail() }} failed: Broken",),
-    "{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000: ("not a Python expression",),
+    "{{ \\frac{a}{b} " + "x_{i_{j}} " * 5000: ("looks like LaTeX",),
     "{{ _error }}": ("no cell of this notebook has failed",),
     "{{ _cells[10**6] }}": ("IndexError",),
 }
@@ -183,6 +183,9 @@ PASTED: dict[str, str] = {
     "{% for c in cities %}- {{ c }}\n{% endfor %}": JINJA,
     "{%- if x -%}a{%- endif -%}": JINJA,
     "Dear {% include 'name.html' %},": JINJA,
+    "{% csrf_token %}": JINJA,
+    "{% set d = {'a': {'b': 1}} %}": JINJA,
+    "{% if n % 2 == 0 %}even{% endif %}": JINJA,
     "{% for c in cities %}{{ c d }}{% endfor %}": JINJA,
     "{{ user.name | upper }}": JINJA,
     "{{ user.name|upper }}": JINJA,

@@ -169,6 +169,11 @@ TEMPLATES: dict[str, tuple[str, dict[str, str], dict[str, Any], str]] = {
         *("vertex", {**GCP, "GOOGLE_CLOUD_LOCATION": "global"}, {}),
         f"https://{VERTEX}/global/endpoints/openapi",
     ),
+    "a project that is called global": (
+        *("vertex", {**GCP, "GOOGLE_CLOUD_PROJECT": "global"}, {}),
+        "https://europe-west4-aiplatform.googleapis.com/v1/projects/global/locations/europe-west4"
+        "/endpoints/openapi",
+    ),
     "the project of the call": (
         *("vertex", {**GCP, "GOOGLE_CLOUD_PROJECT": "other"}, {"project_id": "my-project-1"}),
         f"https://europe-west4-{VERTEX}/europe-west4/endpoints/openapi",

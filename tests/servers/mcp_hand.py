@@ -123,7 +123,7 @@ TOOLS: dict[str, Callable[[Json, Json], Json]] = {
     "fail": lambda _, __: text("no such city", error=True),
     "structured": lambda _, __: {**text('{"rows": 2}'), "structuredContent": {"rows": 2}},
     "nothing": lambda _, __: {"content": []},
-    "nonsense": lambda _, __: {"content": 7},
+    "nonsense": lambda _, __: {"_meta": 7},
     "schema": lambda _, __: {"content": [], "structuredContent": {"x": "b"}},
     "pieces": pieces,
     "progress": progress,
@@ -141,6 +141,8 @@ CURSORS: dict[str, Callable[[Any, int], Any]] = {
     "--endless": lambda cursor, pages: f"page {pages}",
     "--empty": lambda cursor, pages: "",
     "--null": lambda cursor, pages: None,
+    "--list": lambda cursor, pages: ["a"],
+    "--true": lambda cursor, pages: True,
     "--number": lambda cursor, pages: pages if pages < 3 else None,
 }
 _pages = 0
@@ -177,6 +179,8 @@ for _tool in HOSTILE:
 ILLEGAL: list[Any] = [
     {"name": "bad\u202eschema", "inputSchema": {"type": "object", "required": [7]}},
     {"name": "none", "inputSchema": 7},
+    {"name": "empty", "inputSchema": {}, "description": 5, "annotations": []},
+    {"name": "absent", "title": ["x"], "outputSchema": "x"},
     7,
     {"name": "long", "description": "x" * 5_000_000, "inputSchema": {"type": "object"}},
 ]

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import decimal
 import enum
@@ -123,6 +124,17 @@ class WithBundle:
         }
 
 
+class WithChart:
+    """As Altair does, without a `repr`."""
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
+        return {
+            "text/plain": "<VegaLite 5 object>\n\nIf you see this message, …",
+            "application/vnd.vegalite.v5+json": {"mark": "bar"},
+        }
+
+
+SHOWN = {"_repr_html_": lambda _: "<b>shown</b>"}
 WithPng = type("WithPng", (), {"_repr_png_": lambda _: encoded("PNG")})
 
 
@@ -219,7 +231,7 @@ put("false class", Lies, "Lies object>")
 # numpy
 put("numpy scalars", lambda: [np.int8(3), np.bool_(True), np.float32(0.5)], "[3,true,0.5]")
 put("numpy moment", lambda: np.datetime64("2020-01-01T00:00:00.000000001"), "00.000000001")
-put("huge array", lambda: np.zeros(20_000_000), "shape (20000000,), float64\n[0. 0. 0. ...")
+put("huge array", lambda: np.zeros(20_000_000), "float64\n(most of 20,000,000 elements left out")
 put("array of objects", lambda: np.array([BadRepr(), None], dtype=object), "repr failed with Val")
 put("array of 20 dimensions", lambda: np.zeros((2,) * 20), "of 1,048,576 items left out")
 # pandas
@@ -449,6 +461,9 @@ if find_spec("pyarrow"):  # dask.dataframe needs it, too
     )
     put("pyarrow batch", lambda: pa.record_batch({"a": [7]}), "| a |\n| --- |\n| 7 |")
     put("pyarrow chunks", lambda: pa.chunked_array([[7], [8]]), "| 7 |\n| 8 |")
+    put("pyarrow text view", lambda: pa.table({"a": pa.array(["x"], pa.string_view())}), "| x |")
+    put("pyarrow runs", lambda: pa.RunEndEncodedArray.from_arrays([2, 3], [7, 8]), "| 7 |\n| 7 |")
+    put("pyarrow, many chunks", lambda: pa.chunked_array([[i] for i in range(9_000)]), "| 0 |")
     put("pyarrow array", lambda: pa.array([7]), "| values |\n| --- |\n| 7 |")
     put("pyarrow scalar", lambda: pa.scalar(5), "5")
     put(
@@ -461,3 +476,15 @@ if find_spec("pyarrow"):  # dask.dataframe needs it, too
         lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1)["a"],
         "call .compute() and use its result",
     )
+
+# Further forms of values of the same kinds
+put("user string", lambda: collections.UserString("a text"), "a text")
+put("period", lambda: frame(p=pd.period_range("2026", periods=1, freq="Y")), "| 2026 |")
+put("interval", lambda: pd.Interval(0, 1), "(0, 1]")
+put("pandas array", lambda: pd.array(range(500)), "| 250 |")
+put("categorical", lambda: pd.Categorical(["a"] * 500), "Categorical: 500 rows")
+put("only str", type("OnlyStr", (), {"__str__": lambda _: "its text"}), "its text")
+put("bare class name", type("Bare", (), {"__repr__": lambda _: "<lib.Bare>", **SHOWN}), "shown")
+put("empty repr", type("Empty", (), {"__repr__": lambda _: "", **SHOWN}), "shown")
+put("static display", type("Static", (), {"_repr_html_": staticmethod(lambda: "shown")}), "shown")
+put("data of a chart", lambda: WithChart(), '{"mark":"bar"}')

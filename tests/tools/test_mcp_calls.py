@@ -75,7 +75,7 @@ def test_every_kind_of_content_is_given_or_named_and_nothing_is_said_twice(door:
     [
         ("fail", "E_TOOL_FAILED", "no such city"),
         ("refuse", "E_TOOL_FAILED", "text is missing"),
-        ("nonsense", "E_TOOL_FAILED", "validation error"),
+        ("nonsense", "E_TOOL_FAILED", "invalid "),
         ("missing", "E_UNKNOWN_TOOL", "there is no tool"),
     ],
 )
@@ -109,10 +109,34 @@ def test_error_flag_of_any_type_is_read(door: Door, flag: Any, is_error: bool) -
     assert shown == "a result"
 
 
-def test_content_that_is_null_is_none(door: Door) -> None:
-    assert door.data("mixed", content=None) == []
+ODD_CONTENTS: dict[str, tuple[Any, Any]] = {
+    # What a server writes as `content`, and the data for the model.
+    "null": (None, []),
+    "a text": ("text", "text"),
+    "one block": ({"type": "text", "text": "text"}, "text"),
+    "texts": (["a", "b"], ["a", "b"]),
+    "a null between": ([None, {"type": "text", "text": "text"}], "text"),
+    "no kind": ([{"text": "text"}], "text"),
+    "kind in capitals": ([{"type": "Text", "text": "text"}], "text"),
+    "a number": ([{"type": "text", "text": 5}], "5"),
+    "an object": ([{"type": "text", "text": {"n": 1}}], '{"n":1}'),
+    "unknown kind": ([{"type": "chart", "n": 1}], '{"type":"chart","n":1}'),
+    "odd annotations": ([{"type": "text", "text": "text", "annotations": {"audience": 1}}], "text"),
+}
+
+
+@pytest.mark.parametrize(("content", "data"), ODD_CONTENTS.values(), ids=ODD_CONTENTS)
+def test_content_of_any_form_is_read(door: Door, content: Any, data: Any) -> None:
+    assert door.data("mixed", content=content) == data
+
+
+def test_structured_content_of_any_form_is_read(door: Door) -> None:
     assert door.data("mixed", content=None, structuredContent={"n": 1}) == {"n": 1}
-    assert door.error("mixed", content="text").code == "E_TOOL_FAILED"
+    assert door.data("mixed", content=None, structuredContent=[1]) == "[1]"
+    assert door.data("mixed", structuredContent="other") == "a result"
+    message = door.error("mixed", _meta=7).message
+    assert "answered mixed with an invalid result: " in message
+    assert "\n" not in message
 
 
 def test_batch_is_refused_at_once_and_other_lists_on_stdout_are_only_logged(door: Door) -> None:
@@ -269,9 +293,9 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Star
     assert "own__echo" in door.specs
     assert len(door.specs["own__long"].description) <= 4_000
     (warning,) = door.host.warnings
-    assert "501 tools" in warning
-    assert "('badschema', 'none', 'without a name', 't479'" in warning
-    assert "own__t478" in door.specs
+    assert "503 tools" in warning
+    assert "('badschema', 'none', 'without a name', 't477'" in warning
+    assert "own__t476" in door.specs
     assert door.data("echo", text="on") == '{"text": "on"}'
 
 
@@ -279,7 +303,7 @@ def test_a_definition_that_breaks_the_protocol_costs_that_tool_alone(start: Star
     ("flags", "options", "words"),
     [
         (["--broken"], {}, ["ended at once", "no database at db.example", "check its command"]),
-        (["--nonsense"], {}, ["validation error", "tools"]),
+        (["--nonsense"], {}, ["invalid ", "tools"]),
         (["--batch"], {}, ["answered with a JSON batch", "newer version of the server"]),
         (["--silent"], {"start_timeout": 0.6}, ["within 0.6 s", "Welcome", "start_timeout="]),
         ([], {"command": ["no-such-4711"]}, ["no-such-4711", "check its command"]),
@@ -434,7 +458,9 @@ def test_redirect_elsewhere_is_not_followed(start: Start) -> None:
 
 
 # What a server sends as its next cursor, and how many pages are asked for.
-PAGES = {"--stuck": 2, "--cycle": 3, "--endless": 50, "--empty": 1, "--null": 1, "--number": 3}
+PAGES = {"--stuck": 2, "--cycle": 3, "--endless": 50, "--number": 3} | dict.fromkeys(
+    ("--empty", "--null", "--list", "--true"), 1
+)
 
 
 @pytest.mark.parametrize("modern", [[], ["--modern"]], ids=["older", "newer"])

@@ -108,6 +108,7 @@ LONG: dict[str, str] = {
     "lines": "".join(f"Line {n} of the instructions.\n" for n in range(2_500)),
     "one line": "x" * 72_144,
     "to be escaped": '"\n\t' * 20_000,
+    "control characters": "\x01\x02a\n" * 15_000,
     "wide": "指示🙂" * 20_000,
     "short": "Run it.\n",
 }
@@ -133,7 +134,8 @@ def test_a_long_skill_or_file_comes_in_pages_that_say_how_to_go_on(
         assert page.get("truncated", False) == (offset is not None)
         assert f"continue with offset={offset}" in page["hint"] if offset else "hint" not in page
     assert "".join(pages) == text
-    assert len(pages) <= -(-len(text) // 20_000) + 1
+    page_chars = 6_000 if "\x01" in text else 20_000
+    assert len(pages) <= -(-len(text) // page_chars) + 1
     assert stage.error("get_skill", skill_name="report", offset=10**6).code == "E_INVALID_ARGUMENTS"
 
 
@@ -163,6 +165,24 @@ def test_a_skill_in_other_letters_is_read_and_the_person_is_told(stage: Stage, n
     (stage.skill / "SKILL.md").rename(stage.skill / name)
     assert stage.data("get_skill", skill_name="report")["files"] == ["scripts/make.py"]
     assert any(f"rename {name} to SKILL.md" in text for text in stage.host.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_named"),
+    [
+        *[(name, True) for name in ("SKILLS.md", "skill.markdown", "SKILL.md.txt", "SKILL")],
+        *[(name, False) for name in ("README.md", "skills.json", "my-skill.md")],
+    ],
+)
+def test_a_file_that_was_meant_as_a_skill_is_named(
+    project: Path, name: str, is_named: bool
+) -> None:
+    folder = project / ".agents/skills/own"
+    folder.mkdir(parents=True)
+    (folder / name).write_text(SKILL.format(name="own"))
+    found = find_skills(project)
+    warning = f"the folder 'own' has no skill: rename {name} to SKILL.md"
+    assert (found.skills, warning in found.warnings) == ((), is_named)
 
 
 def test_of_two_spellings_in_one_folder_only_the_right_one_is_the_skill(stage: Stage) -> None:

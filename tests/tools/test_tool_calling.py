@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import anyio
 import pytest
@@ -208,10 +208,27 @@ def test_tool_that_cancels_itself_has_failed(bench: HostDoor) -> None:
     async def selfish_there() -> None:
         raise asyncio.CancelledError
 
-    for function in (selfish, selfish_there):
+    async def cancelling() -> None:
+        cast("asyncio.Task[Any]", asyncio.current_task()).cancel()
+        await asyncio.sleep(0)
+
+    for function in (selfish, selfish_there, cancelling):
         error = refused(bench.run(function))
         assert error.code == "E_TOOL_FAILED"
         assert "CancelledError" in error.message
+
+
+def test_failed_task_of_a_group_is_the_error_of_the_tool(bench: HostDoor) -> None:
+    async def failing() -> None:
+        raise KeyError("oslo")
+
+    async def grouped() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(failing())  # The group cancels the task of the tool.
+
+    error = refused(bench.run(grouped))
+    assert error.code == "E_TOOL_FAILED"
+    assert error.message.endswith("KeyError: 'oslo'")
 
 
 # -- other loops -----------------------------------------------------------------------------

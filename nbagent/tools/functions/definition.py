@@ -146,9 +146,11 @@ def _check_options(options: ToolOptions) -> None:
 
 def _check_target(target: Any, options: ToolOptions) -> None:
     if reason := refusal_of(target):
-        name = unwrap_partials(target)
-        name = name.__name__ if type(name) is types.FunctionType else class_name(name)
-        raise UsageError(f"{name!r} {reason}")
+        inner = unwrap_partials(target)
+        name: object = inspect.getattr_static(inner, "__name__", None)
+        if type(inner) is types.FunctionType:
+            name = inner.__name__
+        raise UsageError(f"{name if isinstance(name, str) else class_name(inner)!r} {reason}")
     if issubclass(type(target), type) or not callable(target):
         raise UsageError(
             f"{safe_repr(target, 80)} cannot be a tool; give a function, a bound method or an "

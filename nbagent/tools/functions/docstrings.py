@@ -34,6 +34,17 @@ _ENTRY = re.compile(
     r"(?:\s*(?P<mark>[:：]|=>|->|→|–|—)[`'\"*]*\s*|\s+--?\s+|\s*$)(?P<text>.*)"
 )
 """One described parameter: `a: text`, `- a (int) : text`, `**a** – text`, `a : int`, `a`."""
+_NUMPY_TYPE = re.compile(
+    r"(?:(?:any|array(?:[-_]like)?|bool(?:ean)?|bytes|callable|datetime|dict(?:ionary)?|float|function"
+    r"|int(?:eger)?|iterable|list|mapping|(?:np\.|numpy\.)?ndarray|none|number|object|sequence|set"
+    r"|str(?:ing)?|tuple|optional|default)\b|[{'\"\d`:]).*(?<![.!?])",
+    re.IGNORECASE,
+)
+"""A type by its first word, such as `int, optional` or `{'a', 'b'}`; it is no sentence."""
+_NAMED_TYPE = re.compile(
+    r"(?=[A-Za-z])[\w.\[\]]+(?:(?:\s+or\s+|\s*\|\s*|,\s*)[\w.\[\]]+)*(?<![.!?])"
+)
+"""Names of types, such as `pd.DataFrame or Path, optional`."""
 _LIKE_ENTRY = re.compile(r"\s*(?:\S+\s+){0,2}\S+\s*(?:[:：]|\s--?\s)")
 _FIELDS = (
     re.compile(
@@ -206,11 +217,11 @@ def _breaks_off(line: str) -> bool:
 
 def _entry_text(match: re.Match[str], more: Sequence[str], is_numpy: bool) -> list[str]:
     """Text of an entry. In NumPy's form the first line has the type, and the text is below."""
-    first, has_more = match["text"].strip(), any(line.strip() for line in more)
-    is_type = is_numpy and (
-        has_more or " " not in first or re.search(r"\boptional\b|\bdefault", first)
-    )
-    return [*more] if is_type and not match["bullet"] else [first, *more]
+    first = match["text"].strip()
+    has_text_below = any(line.strip() for line in more)
+    # In doubt it is kept as text: a type in a text does no harm.
+    is_type = _NUMPY_TYPE.fullmatch(first) or (has_text_below and _NAMED_TYPE.fullmatch(first))
+    return [*more] if is_numpy and is_type and not match["bullet"] else [first, *more]
 
 
 def _section_start(lines: Sequence[str], index: int) -> int:
@@ -256,6 +267,8 @@ def _without_programmer_sections(text: str, style: str) -> str:
     """Write the results, examples and notes of a text for a model; drop the other sections."""
     if not _MORE_SECTIONS.search(text):
         return re.sub(r"\n{3,}", "\n\n", text)
+    # For griffe these are classes of Python's warnings, as below `Warns:`.
+    text = re.sub(r"^([ \t]*)Warnings:[ \t]*$", r"\1Warning:", text, flags=re.MULTILINE)
     # Late: 115 ms, and most docstrings in notebooks have no further sections.
     import griffe
 
@@ -271,7 +284,7 @@ def _without_programmer_sections(text: str, style: str) -> str:
             case "text":
                 pieces.append(value)
             case "returns" | "yields":
-                texts = [" ".join(entry.description.split()) for entry in value]
+                texts = [_result_text(entry) for entry in value]
                 title = section.kind.value.capitalize()
                 pieces += [f"{title}: " + "; ".join(filter(None, texts))] if any(texts) else []
             case "admonition":
@@ -281,3 +294,10 @@ def _without_programmer_sections(text: str, style: str) -> str:
             case _:
                 pass
     return "\n\n".join(piece.strip() for piece in pieces if piece.strip())
+
+
+def _result_text(entry: Any) -> str:
+    """Text of one result; some people write a sentence where griffe reads the type."""
+    text = " ".join(entry.description.split())
+    in_place_of_type = str(entry.annotation or "")
+    return text if text or not in_place_of_type.endswith((".", "!", "?")) else in_place_of_type

@@ -95,7 +95,12 @@ class FunctionCall:
 
     async def _on_loop(self, work: Callable[[], Any]) -> ToolOutcome:
         where = "notebook loop" if self._options.loop else "tool loop"
-        return await self._run_at(where, lambda: self._async_body(work))
+        try:
+            return await self._run_at(where, lambda: self._async_body(work))
+        except (asyncio.CancelledError, TimeoutError):
+            raise
+        except Exception as error:  # It cancelled its own task.
+            return self._failure(error)
 
     async def _run_at(self, where: RanIn, body: Callable[[], Any]) -> Any:
         """Run the body there; returns an outcome, or a value that must still be awaited."""

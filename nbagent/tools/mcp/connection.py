@@ -23,6 +23,7 @@ from mcp import Client, MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types.methods import validate_server_result
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
 
 from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.errors import NbagentError, ToolError
@@ -33,6 +34,7 @@ from nbagent.tools.json_schema import sanitize_text
 from nbagent.tools.mcp.incoming import (
     BATCH,
     failure_of,
+    first_problem,
     repair_error,
     repair_response,
     unreadable_line,
@@ -140,6 +142,11 @@ class Connection:
             raise ToolError(message, code="E_TIMEOUT") from None
         except MCPError as error:
             raise await self._call_error(error, session, tool) from error
+        except ValidationError as error:
+            raise ToolError(
+                f"the MCP server {self.server.name!r} answered {tool} with an invalid result: "
+                f"{first_problem(error)}"
+            ) from error
         finally:
             session.running_calls -= 1
 
@@ -404,6 +411,8 @@ def _innermost_reason(error: BaseException) -> str:
     """First error inside nested exception groups, as a short text."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
+    if isinstance(error, ValidationError):
+        return f"it sent an invalid message: {sanitize_text(first_problem(error), 400)}"
     return sanitize_text(
         error.message if isinstance(error, NbagentError) else error_summary(error), 400
     )

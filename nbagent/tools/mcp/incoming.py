@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Any, cast
 
-from mcp_types import PARSE_ERROR, JSONRPCError, JSONRPCResponse
+from mcp_types import PARSE_ERROR, CallToolResult, JSONRPCError, JSONRPCResponse
 from pydantic import ValidationError
 
-from nbagent.contracts.canonical import json_object
+from nbagent.contracts.canonical import dump_json, json_object
 
 BATCH = (
     "it answered with a JSON batch (a list of messages), which MCP does not have any more; use a "
@@ -20,6 +20,8 @@ BATCH = (
 INVALID = "it sent an invalid message"
 _UNREADABLE = re.compile(r"Failed to parse (?:JSON response|SSE message)")
 """The package's own texts for an answer over HTTP that is no message."""
+_OPTIONAL_FIELDS = {"title": str, "description": str, "annotations": dict, "outputSchema": dict}
+"""Fields of a definition that are dropped if they have another type."""
 _FALSE_TEXTS = ("", "0", "false", "no", "off", "none", "null")
 
 
@@ -36,13 +38,69 @@ def repair_response(response: JSONRPCResponse) -> None:
         result["isError"] = (
             is_error.strip().lower() not in _FALSE_TEXTS if is_text else bool(is_error)
         )
-    if "content" in result and result["content"] is None:
-        result["content"] = []
+    if "tools" in result:
+        _repair_definitions(result)
+    if "content" in result or "structuredContent" in result:
+        _repair_content(result)
     cursor: Any = result.get("nextCursor", "")
-    if cursor in (None, "", False):
-        result.pop("nextCursor", None)
-    elif type(cursor) in (int, float):
+    if type(cursor) in (int, float):
         result["nextCursor"] = str(cursor)
+    elif not isinstance(cursor, str) or not cursor.strip():
+        result.pop("nextCursor", None)
+
+
+def _repair_definitions(result: dict[str, Any]) -> None:
+    """Complete definitions in which a schema is missing or names no type; drop odd texts."""
+    if result["tools"] is None:
+        result["tools"] = []
+    if not isinstance(result["tools"], list):
+        return
+    for tool in cast("list[Any]", result["tools"]):
+        fields = json_object(tool)
+        if fields is None:
+            continue
+        schema: Any = fields.get("inputSchema")
+        if schema is None or isinstance(schema, dict):
+            # Tools without parameters often have `{}`.
+            tool["inputSchema"] = {"type": "object", **(schema or {})}
+        for name, kind in _OPTIONAL_FIELDS.items():
+            if not isinstance(fields.get(name, kind()), kind):
+                del tool[name]
+
+
+def _repair_content(result: dict[str, Any]) -> None:
+    """Make the content of a call's result a list of blocks that the package reads."""
+    content: Any = result.get("content")
+    items = cast("list[Any]", content) if isinstance(content, list) else [content]
+    blocks = [_content_block(item) for item in items if item is not None]
+    structured = result.get("structuredContent")
+    if structured is not None and not isinstance(structured, dict):
+        del result["structuredContent"]
+        blocks = blocks or [_text_block(structured)]
+    result["content"] = blocks
+
+
+def _content_block(item: Any) -> Any:
+    """Read a block with missing or wrong fields as text; others stay as they are."""
+    fields = json_object(item)
+    if fields is None:
+        return _text_block(item)
+    block = {name: value for name, value in fields.items() if name != "annotations"}
+    block["type"] = str(block.get("type", "text")).lower()
+    try:
+        CallToolResult.model_validate({"content": [block]}, by_name=False)
+    except (ValueError, RecursionError):
+        text = fields.get("text")
+        return _text_block(fields if text is None else text)
+    return block
+
+
+def _text_block(value: Any) -> dict[str, Any]:
+    try:
+        text = value if isinstance(value, str) else dump_json(value).decode()
+    except (ValueError, TypeError, RecursionError):
+        text = "[content that cannot be read]"
+    return {"type": "text", "text": text}
 
 
 def repair_error(error: JSONRPCError) -> None:
@@ -52,6 +110,12 @@ def repair_error(error: JSONRPCError) -> None:
         kinds = set(re.findall(r"input_type=(\w+)", text))
         if kinds == {"list"}:
             error.error.message = BATCH
+
+
+def first_problem(error: ValidationError) -> str:
+    """Name the first wrong field in one line."""
+    problem = error.errors(include_url=False, include_input=False)[0]
+    return f"{'.'.join(map(str, problem['loc']))}: {problem['msg']}"
 
 
 def unreadable_line(error: Exception) -> str:
