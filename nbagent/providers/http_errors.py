@@ -72,8 +72,10 @@ _THROTTLED_KIND = re.compile(r"^throttl|^limit_|^rate_?(?:limit|quota)")
 """DashScope's `Throttling.AllocationQuota` and Bedrock's `ThrottlingException` are rates."""
 _THROTTLED_TEXT = re.compile(
     r"Throttling(?:Exception|\.)|TooManyRequests|RateLimitError|too many requests"
-    r"|\brate[ -]limit(?:ed|s|ing)?\b",
-    re.I,
+    r"|\brate[ -]limit(?:ed|s|ing)?\b"
+    # Gemini's limit of a minute; its limit of a day is told apart before.
+    r"|exceeded your current quota.{0,500}(?:metric|retry in)",
+    re.I | re.S,
 )
 """The same as texts, as gateways pass them on with a status of their own."""
 _BAD_KEY = re.compile(
