@@ -357,6 +357,10 @@ ALLOWED = {
 }
 
 
+_WORDS = ("NAME", "STRING", "FSTRING_MIDDLE")
+"""Kinds of tokens; an f-string is one STRING up to Python 3.11."""
+
+
 def words_of_code(path: Path) -> Iterator[str]:
     """Names and texts of a file, without its comments and docstrings."""
     text = path.read_text("utf-8")
@@ -369,7 +373,7 @@ def words_of_code(path: Path) -> Iterator[str]:
     }
     with path.open("rb") as lines:
         for token in tokenize.tokenize(lines.readline):
-            if token.type in (tokenize.NAME, tokenize.STRING) and token.start not in documented:
+            if tokenize.tok_name[token.type] in _WORDS and token.start not in documented:
                 yield token.string
 
 
