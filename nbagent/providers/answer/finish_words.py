@@ -21,9 +21,9 @@ _NO_WORDS = frozenset({"", "null", "none", "not_finished", "unfinished", "in_pro
 _CAPITAL_ERRORS = re.compile(r"\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*")
 """Google's words, in capitals only: gateways say `other` for an unknown reason."""
 _WORDS: dict[FinishReason, str] = {
-    "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot"
+    "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot|eot_id|s"
     r"|eom|eog|end|ended|end_turn|end_?of_?(?:turn|text|sequence|stream|message|output)|im_end"
-    r"|done|completed?|finish(?:ed)?|success|succeeded|ok|normal|natural|word|final"
+    r"|turn_(?:complete|end|done|over)|true|done|completed?|finish(?:ed)?|success|succeeded|ok|normal|natural|word|final"
     r"|pause_turn|compaction|load|unload",
     "length": r"limit|error_limit|continuation|incomplete",
     "tool_calls": r"tool_calls?|function_calls?|tool_use|function|requires_action",
@@ -34,10 +34,11 @@ _PARTS: dict[FinishReason, str] = {
     # First: a word such as `ERROR_TOXIC` (Cohere) is a filter's.
     "content_filter": r"filter|guard|safety|unsafe|moderat|(?<!in)sensitiv|block|prohibit|censor"
     r"|recitation|spii|model_armor|escalation|pup_limited|toxic|harm|polic(?:y|ies)|refus|flagged"
-    r"|nsfw|jailbreak|abus|violen|inappropriate|risk_control|copyright|(?:^|_)(?:hate|pii)(?:_|$)",
+    r"|nsfw|jailbreak|abus|violat|violen|illegal_content|illicit|inspection|inappropriate|risk_control|copyright|(?:^|_)(?:hate|pii)(?:_|$)",
     "error": r"error|fail|abort|cancel|malformed|time_?out|timed_out|terminated|exception"
-    r"|insufficient|interrupt|rate_limit|overload",
-    "length": r"length|max(?:imum)?_(?:\w+_)?tokens?|max_(?:len|output|new)|tokens?_limit"
+    r"|insufficient|interrupt|rate_limit|overload|preempt|crash|died|killed|repetition"
+    r"|out_of_memory|(?:^|_)oom(?:_|$)",
+    "length": r"length|max(?:imum)?_?(?:\w+_)?tokens?|too_long|max_(?:len|output|new)|tokens?_limit"
     r"|output_limit|limit_(?:reached|exceeded)|context_(?:window|limit|size)|truncat|budget|[nm]_predict",
 }
 """Parts of words whose meaning is clear, although the word is in no reference."""
