@@ -21,9 +21,10 @@ _NO_WORDS = frozenset({"", "null", "none", "not_finished", "unfinished", "in_pro
 _CAPITAL_ERRORS = re.compile(r"\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*")
 """Google's words, in capitals only: gateways say `other` for an unknown reason."""
 _WORDS: dict[FinishReason, str] = {
-    "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot|eot_id|s"
+    "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot"
     r"|eom|eog|end|ended|end_turn|end_?of_?(?:turn|text|sequence|stream|message|output)|im_end"
-    r"|turn_(?:complete|end|done|over)|true|done|completed?|finish(?:ed)?|success|succeeded|ok|normal|natural|word|final"
+    r"|eot_id|s|turn_(?:complete|end|done|over)|true"
+    r"|done|completed?|finish(?:ed)?|success|succeeded|ok|normal|natural|word|final"
     r"|pause_turn|compaction|load|unload",
     "length": r"limit|error_limit|continuation|incomplete",
     "tool_calls": r"tool_calls?|function_calls?|tool_use|function|requires_action",

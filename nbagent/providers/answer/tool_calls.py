@@ -62,6 +62,8 @@ class _Draft:
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
     n_chars: int = 0
+    sends_all: bool = False
+    """Each piece has all arguments so far."""
     parse_attempts: int = 0
     """How many times its arguments were parsed to see if they are complete."""
     joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
@@ -72,6 +74,8 @@ class _Draft:
 
     def add(self, piece: str) -> None:
         """Add a piece of the arguments."""
+        if not piece:
+            return
         self.pieces.append(piece)
         self.n_chars += len(piece)
         if len(self.pieces) > _MAX_PIECES:
@@ -89,13 +93,16 @@ class _Draft:
     def rest_of(self, arguments: str) -> str:
         """Return what arguments add that repeat all pieces so far, else the arguments.
 
-        Some servers send all arguments so far in each piece. An object never continues with its
-        own beginning.
+        Some servers send all arguments so far in each piece. An object continues with its own
+        beginning only where a value may follow.
         """
-        repeats = 0 < self.n_chars <= len(arguments) and self.is_object_begun
-        if repeats and arguments.startswith(raw := self.raw()):
-            return arguments[len(raw) :]
-        return arguments
+        may_repeat = 0 < self.n_chars <= len(arguments) and self.is_object_begun
+        if not (may_repeat and arguments.startswith(raw := self.raw())):
+            return arguments
+        if raw.rstrip().endswith((":", ",", "[")) and not self.sends_all:
+            return arguments
+        self.sends_all |= len(arguments) > len(raw)
+        return arguments[len(raw) :]
 
     def is_complete(self) -> bool:
         """True if its arguments are a whole object, or nothing, which some servers begin with."""
@@ -226,7 +233,7 @@ class ToolCallAssembler:
         is_named = bool(part.name) and not draft.name
         draft.name = draft.name or fix_surrogates(part.name)
         draft.extra.update(part.extra or {})
-        if part.id:
+        if part.id and draft.id == part.id:
             self._by_id[part.key, part.id] = draft
         if not is_named and not arguments:
             return []

@@ -24,10 +24,14 @@ from nbagent.providers.transport.sse import bad_response, fix_surrogates
 # (Anthropic,
 # Responses). Where a server counts cached tokens or thoughts apart, its wire adds them up before.
 _COUNTS = {
-    "prompt": ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count")
-    + ("inputTokens", "promptTokens"),  # Bedrock's Converse, gateways in JavaScript
-    "completion": ("completion_tokens", "output_tokens", "candidatesTokenCount", "eval_count")
-    + ("outputTokens", "completionTokens"),
+    "prompt": (
+        *("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count"),
+        *("inputTokens", "promptTokens"),  # Bedrock's Converse, gateways in JavaScript
+    ),
+    "completion": (
+        *("completion_tokens", "output_tokens", "candidatesTokenCount", "eval_count"),
+        *("outputTokens", "completionTokens"),
+    ),
     "total": ("total_tokens", "totalTokenCount", "totalTokens"),
     "cached": (
         *("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"),

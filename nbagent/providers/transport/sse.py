@@ -26,8 +26,9 @@ _INFLATE_STEP_BYTES = 64 * 1024
 _USUAL_EVENT = re.compile(rb"(?:event: (\w[\w.]*)\n)?data: (\{[^\n]*)")
 _EVENT = re.compile(rb"^event:(.*)", re.M)
 _DATA = re.compile(rb"^data: ?(.*)", re.M)
-_NEXT_EVENT = re.compile(rb"(?<=[}\]])\s*\n\s*(?=\{|\[DONE\])")
+_NEXT_EVENT = re.compile(rb"(?<=[}\]])[ \t]*\n\s*(?=\{|\[DONE\])")
 """A line break between two objects: no JSON has it, so an empty line is missing between events."""
+_EVENT_FIELDS = (b":", b"event:", b"id:", b"retry:")
 _BARE_JSON = re.compile(rb"^([{\[].*(?:\n(?![{\[]|event:|data:|:).*)*+)", re.M)
 """An object or a list on a line of its own, or indented over several lines."""
 # A login that a proxy echoes. The capital or digit tells it from "Basic authentication".
@@ -114,6 +115,9 @@ class Ndjson(Splitter):
     end = b"\n"
 
     def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if block.startswith(_EVENT_FIELDS):  # A gateway that sends events instead.
+            return
+        block = block.removeprefix(b"data:")
         if block.strip():
             yield b"", block
 
