@@ -84,7 +84,7 @@ def _parts(content: Any) -> list[str | dict[str, Any]]:
     if not isinstance(content, list):
         return [dump_json(content).decode()]  # The model's own JSON: a number, true.
     items = cast("list[Any]", content)
-    if items and not any(isinstance(it, str) or _is_part(it) for it in items):
+    if items and not any(isinstance(item, str) or _is_part(item) for item in items):
         return [dump_json(items).decode()]
     return [item if isinstance(item, str) else json_object(item) or {} for item in items]
 

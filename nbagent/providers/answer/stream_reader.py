@@ -139,7 +139,7 @@ class AnswerReader:
         frames = objects_in(value)
         deltas = self._parser.read_whole(value)
         if len(frames) > 1:  # The frames of a stream, as one list (Gemini).
-            deltas = chain.from_iterable(self._parser.read_event(b"", it) for it in frames)
+            deltas = chain.from_iterable(self._parser.read_event(b"", frame) for frame in frames)
         for delta in deltas:
             self._pipe.add(delta)
         self._pipe.add(LastEvent())

@@ -152,7 +152,7 @@ class ToolCallAssembler:
         draft = self._by_key.get(part.key)
         if draft is None and part.id and part.name and parse_arguments(part.arguments):
             same = part.id, part.name, part.arguments
-            draft = next((it for it in self._calls if (it.id, it.name, it.raw()) == same), None)
+            draft = next((d for d in self._calls if (d.id, d.name, d.raw()) == same), None)
         elif draft is not None and part.id and draft.id != part.id:
             draft = self._by_id.get((part.key, part.id), draft)
         if draft is not None:

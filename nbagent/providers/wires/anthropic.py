@@ -141,7 +141,7 @@ class AnthropicParser(Parser):
         content = [content] if isinstance(content, str | dict) else content
         if isinstance(content, list):
             listed = cast("list[Any]", content)
-            content = [{"text": it} if isinstance(it, str) else it for it in listed]
+            content = [{"text": part} if isinstance(part, str) else part for part in listed]
         blocks = objects_in(content)
         if blocks != content:
             raise bad_response("there is no content in it")
