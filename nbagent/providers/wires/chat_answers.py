@@ -93,7 +93,7 @@ class ChatParser(Parser):
         if "x_groq" in chunk:
             groq = json_object(chunk["x_groq"]) or {}
             chunk = {**chunk, **{k: groq[k] for k in ("usage", "error") if groq.get(k)}}
-        if usage := chunk.get("usage") or _usage_of_choice(chunk):
+        if usage := chunk.get("usage"):
             yield UsageReport(read_usage(usage))
             # The last chunk often has the usage and no choice.
             yield from self._further_fields(chunk, {})
@@ -110,6 +110,8 @@ class ChatParser(Parser):
         finish = choice.get("finish_reason")
         if finish or not self._has_begun:
             yield from self._further_fields(chunk, choice)
+            if not usage and choice.get("usage"):  # Moonshot
+                yield UsageReport(read_usage(choice["usage"]))
         if not self._model or not self._has_begun:
             self._has_begun = True
             self._model = str(chunk.get("model") or "")
@@ -275,14 +277,6 @@ def _message(choice: dict[str, Any]) -> dict[str, Any] | None:
     """Return the whole message of a choice; None if there is none."""
     message = choice.get("message")
     return {"content": message} if isinstance(message, str) else json_object(message)
-
-
-def _usage_of_choice(chunk: dict[str, Any]) -> Any:
-    """Return the usage that stands in the choice (Moonshot); None if there is none."""
-    choices: Any = chunk.get("choices")
-    if choices.__class__ is not list or len(choices) != 1 or choices[0].__class__ is not dict:
-        return None
-    return choices[0].get("usage")
 
 
 def _has_message(choice: dict[str, Any]) -> bool:
