@@ -38,7 +38,7 @@ from nbagent.contracts.events import (
     TurnCorrected,
     Waiting,
 )
-from nbagent.contracts.messages import ToolCall, is_storable_json, redacted
+from nbagent.contracts.messages import TextPart, ToolCall, is_storable_json, redacted
 from nbagent.contracts.model import CallDelta, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.ports import EventPort
 from nbagent.contracts.secrets import StreamFilter, redact, redact_json
@@ -173,7 +173,7 @@ class ModelCall:
                 pass
             case AnswerEnd() | WholeAnswer():
                 response = self._answer.response()
-                self.response = response and redacted(_storable(response))
+                self.response = response and _redacted(response)
             case _:
                 assert_never(delta)
 
@@ -242,7 +242,18 @@ class ModelCall:
     def use_partial(self, model: str) -> None:
         """Take the parts that arrived as the response, if there is no complete one."""
         if self.response is None and (partial := self._answer.partial(model)) is not None:
-            self.response = redacted(_storable(partial))
+            self.response = _redacted(partial)
+
+
+def _redacted(response: ChatResponse) -> ChatResponse:
+    """Make a response storable and hide its secrets, also one with an image inside."""
+    response = redacted(_storable(response))
+    message = response.message
+    text = redact(message.text)
+    if text == message.text or not message.images:
+        return response
+    content = (TextPart(text=text), *message.images)
+    return response.model_copy(update={"message": message.model_copy(update={"content": content})})
 
 
 def _storable(response: ChatResponse) -> ChatResponse:

@@ -174,6 +174,18 @@ def test_a_secret_in_corrected_text_is_hidden_also_in_pieces() -> None:
     assert KEY[9:] not in streamed
 
 
+@pytest.mark.parametrize("breaks", [False, True], ids=["ends", "breaks off"])
+def test_a_secret_around_an_image_is_hidden(breaks: bool) -> None:
+    register_secret(KEY)
+    image = ImagePart(data="AA==")
+    deltas = [TextPiece(f"It is {KEY[:9]}"), ImagePiece(image), TextPiece(f"{KEY[9:]}.")]
+    record = run_plan(plan_of(Corrects(deltas, breaks=breaks)))
+    assert record.turns[0].response
+    message = record.turns[0].response.message
+    assert (message.text.startswith("It is "), KEY in message.text) == (True, False)
+    assert message.images == (image,)
+
+
 def test_a_terminal_says_that_the_answer_begins_again() -> None:
     written: list[str] = []
     printer = PlainPrinter(written.append)

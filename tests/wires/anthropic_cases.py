@@ -181,6 +181,10 @@ STREAMS: dict[str, tuple[list[Any], JSON]] = {
          "raw": ABSENT}),
     "a second start before anything came": (
         [head(), said("x", 0), *tail()], {"text": "x"}),
+    "usage: a later 0 voids none": (
+        [head({"input_tokens": 9}), said("x"),
+         *tail(usage={"input_tokens": 0, "output_tokens": 3})],
+        {"text": "x", "usage": {"prompt_tokens": 9, "completion_tokens": 3, "total_tokens": 12}}),
     "[DONE] is no end": ([*pieces(0, LOOK), tail("tool_use")[0], b"data: [DONE]\n\n"],
                          CUT),
 }  # fmt: skip
@@ -293,6 +297,10 @@ def contents() -> Iterator[AnswerCase]:
     """Contents of compatible servers, and answers that hold nothing."""
     yield AnswerCase("content that is a text", body=whole()[:-1].replace(
         b'"content": []', b'"content": "x"') + b"}", text="x")  # fmt: skip
+    for id, content in (("a block alone", {"type": "text", "text": "x"}), ("texts", ["x"]),
+                        ("a block without a type", [{"text": "x"}])):  # fmt: skip
+        body = {**json.loads(whole()), "content": content}
+        yield AnswerCase(f"content: {id}", body=json.dumps(body).encode(), text="x")
     yield both("a block of type output_text", {"type": "output_text", "text": "x"}, text="x")
     paid: JSON = {"used": {"output_tokens": 9}, "then": FINE}
     yield both("paid: nothing is asked once more", **paid, text="fine", asked=2)

@@ -185,6 +185,38 @@ DELTAS: dict[str, tuple[list[JSON], Calls]] = {
         [call('{"n"', index=0, id="x"), call(":1}", name=None, index=0),
          call('{"n"', name=None, index=0), call(":1}", name=None, index=0)], ONE),
     "the arguments twice, with a name and no id": ([call(B, index=0), call(B, index=0)], ONE),
+    "the arguments twice, in other spacing": (
+        [call(B, index=0, id="x"), call('{"n": 1}', index=0, id="x")], ONE),
+    "all arguments so far in each piece": (
+        [call('{"n"', index=0, id="x"), call('{"n":', index=0, id="x"),
+         call(B, name=None, index=0)], ONE),
+    "a piece twice": (
+        [call('{"n"', index=0, id="x"), call('{"n"', name=None, index=0),
+         call(":1}", name=None, index=0)], ONE),
+    "an inner object that is like the beginning": (
+        [call('{"n":', index=0, id="x"), call('{"n":1}', name=None, index=0),
+         call("}", name=None, index=0)], [("b", {"n": {"n": 1}})]),
+    **{f"{nothing} as first arguments": (
+        [call(nothing, index=0, id="x"), call(B, name=None, index=0)], ONE)
+       for nothing in ('""', "[]")},
+    "a new id with each fragment": (
+        [call("", index=0, id="x"), call('{"n"', name=None, index=0, id="y"),
+         call(":1}", name=None, index=0, id="z")], ONE),
+    "a new id and the name with each fragment": (
+        [call('{"n"', index=0, id="x"), call(":1}", index=0, id="y")], ONE),
+    "an empty object, then the arguments under another id": (
+        [call("{}", index=0, id="x"), call(B, name=None, index=0, id="y")], ONE),
+    "in turns under one index, by their ids": (
+        [call("", index=0, id="x"), call("", name="c", index=0, id="y"),
+         call(B, name=None, index=0, id="x"), call(C, name=None, index=0, id="y")], TWO),
+    "in turns without an index, by their ids": (
+        [call('{"n"', id="x"), call('{"n":', name="c", id="y"), call(":1}", name=None, id="x"),
+         call("2}", name=None, id="y")], TWO),
+    "name and arguments beside the id": (
+        [{"index": 0, "id": "x", "name": "b", "arguments": '{"n"'},
+         {"index": 0, "arguments": ":1}"}], ONE),
+    "parameters instead of arguments": (
+        [{"index": 0, "id": "x", "function": {"name": "b", "parameters": {"n": 1}}}], ONE),
     "an object inside the arguments is no second one": (
         [call('{"n":', index=0, id="x"), call("{}", name=None, index=0),
          call("}", name=None, index=0)], [("b", {"n": {}})]),
@@ -289,6 +321,31 @@ STREAMS: dict[str, Stream] = {
     "signs of life": (
         [b"data: \n\nretry: 3\n\nid: 1\n\n", b'event: moderation\ndata: {"choices": []}\n\n', STOP],
         {"text": "x"}),
+    **{f"the data of an event is {data!r}": (
+        [X, b"data: " + data.encode() + b"\n\n", STOP], {"text": "xx"})
+       for data in ("null", "[]", '""', "ping", "[keep-alive]", ": PROCESSING", "HEARTBEAT")},
+    "no empty line between events": (
+        [sse(X, end=b"").rstrip() + b"\n", sse(STOP, end=b"").rstrip() + b"\n"],
+        {"text": "xx", "end": DONE}),
+    "one event on many lines": (
+        [b"".join(b"data: " + line + b"\n" for line in
+                  json.dumps(STOP, indent=1).encode().splitlines()) + b"\n"], {"text": "x"}),
+    "a broken character": (
+        [b"data: " + json.dumps(said("a#b")).encode().replace(b"#", b"\xe3\x81") + b"\n\n",
+         chunk({}, "stop")], {"text": "a\ufffdb"}),
+    "Moonshot: usage in the choice": (
+        [X, {"choices": [{"delta": {}, "finish_reason": "stop", "usage": USED}]}],
+        {"text": "x", "usage": SUM}),
+    "usage: a later count of nothing voids none": (
+        [chunk({"content": "x"}, usage={"prompt_tokens": 5}),
+         chunk({}, "stop", usage={"completion_tokens": 2}),
+         {"choices": [], "usage": {"prompt_tokens": 0, "completion_tokens": 0}}],
+        {"text": "x", "usage": SUM}),
+    **{f"reasoning in {field}": ([chunk({field: value}), STOP], {"text": "x", "reasoning": "hm"})
+       for field, value in (
+           ("reasoning_text", "hm"), ("thinking", "hm"),
+           ("reasoning", {"type": "text", "text": "hm"}),
+           ("reasoning_content", [{"type": "thinking", "thinking": "hm"}]))},
     "two reasoning fields count once #32": (
         [chunk({"reasoning": "a", "reasoning_content": "a"}), STOP],
         {"text": "x", "reasoning": "a", "raw": {"reasoning_field": "reasoning"}}),
@@ -353,19 +410,22 @@ FINISH: dict[str, str] = {
     for reason, listed in {
         "stop": "stop eos tool_calls end_turn eos_token end done complete COMPLETE completed"
         " stop-sequence stop_sequence function_call FINISH_REASON_STOP tool-calls word load"
-        " Finished endTurn",
+        " Finished endTurn </s> <|eot_id|> turn_complete",
         "length": "length model_length MAX_TOKENS max_output_tokens maxTokens token_limit limit"
-        " max_new_tokens context_window_exceeded max_length truncated max-completion-tokens",
+        " max_new_tokens context_window_exceeded max_length truncated max-completion-tokens"
+        " maxtokens too_long",
         "content_filter": "content_filter SAFETY refusal sensitive content-filter contentFilter"
         " RECITATION PROHIBITED_CONTENT guardrail_intervened content_filtered moderation blocked"
         " blocked_by_policy ERROR_TOXIC safety_violation output_guardrails FINISH_REASON_SAFETY"
-        " nsfw hate risk_control",
+        " nsfw hate risk_control violation data_inspection_failed illegal_content",
         "error": "insufficient_system_resource network_error abort ERROR cancelled timeout"
-        " rate_limit_exceeded malformed_tool_use terminated",
+        " rate_limit_exceeded malformed_tool_use terminated"
+        " preempted oom worker_died repetition_detected",
     }.items()
     for word in listed.split()
 }
-UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "<b>\nx")
+UNKNOWN_ENDS = ("bored", "other", "unspecified", "case_insensitive", "steered", "room",
+                "<b>\nx")  # fmt: skip
 
 
 def tool_calls() -> Iterator[AnswerCase]:
@@ -438,6 +498,7 @@ USAGES: dict[str, tuple[Any, JSON]] = {
     "no details": ({**USED, "prompt_tokens_details": None}, SUM),
     "DeepSeek's cache": ({"prompt_tokens": 9, "prompt_cache_hit_tokens": 5},
                          counted(9, 0, cached_tokens=5)),
+    "camel case": ({"inputTokens": 5, "outputTokens": 2, "totalTokens": 7}, SUM),
     "more cached than read": ({"prompt_tokens": 2, "cached_tokens": 9},
                               counted(2, 0, cached_tokens=2)),
     **{f"reasoning {where} the completion": (
@@ -525,6 +586,17 @@ SHAPES: dict[str, tuple[JSON, JSON]] = {
         ("texts", ["a", "b"], {"text": "ab"}),
         ("a part without a type", [{"text": "x"}], {"text": "x"}),
         ("a text with a value", [{"type": "text", "text": {"value": "x"}}], {"text": "x"}),
+        ("a text part with content", [{"type": "text", "content": "x"}], {"text": "x"}),
+        ("a summary of thoughts", [{"type": "reasoning", "summary": [{"text": "hm"}]},
+                                   {"type": "text", "text": "x"}],
+         {"text": "x", "reasoning": "hm"}),
+        ("JSON that has a text", {"text": "x", "score": 1}, {"text": '{"text":"x","score":1}'}),
+        ("JSON of a content", {"content": "x"}, {"text": '{"content":"x"}'}),
+        ("JSON with parts", {"parts": [{"n": 1}]}, {"text": '{"parts":[{"n":1}]}'}),
+        ("a list of JSON", [{"n": 1}, {"n": 2}], {"text": '[{"n":1},{"n":2}]'}),
+        ("a list of numbers", [1, 2], {"text": "[1,2]"}),
+        ("a number", 5, {"text": "5"}),
+        ("false", False, {"text": "false"}),
         ("an object that is a part", {"type": "output_text", "text": "x"}, {"text": "x"}),
         ("an object with parts", {"parts": [{"text": "x"}]}, {"text": "x"}),
         ("thoughts and text", [{"type": "thinking", "thinking": "hm"},
@@ -640,6 +712,11 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<think>\n\n</think>\n\nYes.": (None, "Yes."),
     "<thinking>hm</thinking>Yes.": ("hm", "Yes."),
     "<thought>hm</thought>Yes.": ("hm", "Yes."),
+    "<reasoning>hm</reasoning>Yes.": ("hm", "Yes."),
+    "<seed:think>hm</seed:think>Yes.": ("hm", "Yes."),
+    "[THINK]hm[/THINK]Yes.": ("hm", "Yes."),
+    "<|START_THINKING|>hm<|END_THINKING|>Yes.": ("hm", "Yes."),
+    "◁think▷hm◁/think▷Yes.": ("hm", "Yes."),
     "<think>a <think> </thin b < / c</think>Yes.": ("a <think> </thin b < / c", "Yes."),
     "<think>hm</think>": ("hm", ""),
     "  <think>hm</think>   Yes.": ("hm", "Yes."),
@@ -647,6 +724,7 @@ TAGS: dict[str, tuple[str | None, str]] = {
     "<think>hm</think>Use `<think>x</think>` so.": ("hm", "Use `<think>x</think>` so."),
 }
 PLAIN = (
+    *("[THINKING]a[/THINKING]", "[", "<|START|>", "<reasonable>"),
     *("<", "<th", "<thin air>", "<thinker>a</thinker>", "`<think>` is a tag"),
     *("```xml\n<think>x</think>\n```", "The tag <think>x</think> is for reasoning."),
     *("    if x:", "  <thin air>", "    <b>"),

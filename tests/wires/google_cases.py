@@ -285,6 +285,8 @@ def errors() -> Iterator[AnswerCase]:
         yield AnswerCase(f"a blocked prompt {n} #40", body=body, **given)
     bare = b"\n".join(json.dumps(it).encode() for it in (X, chunk(text("y"), end="STOP")))
     yield AnswerCase("chunks without data:", stream=bare, text="xy")
+    listed = json.dumps([X, chunk(text("y"), end="STOP")], indent=1).encode()
+    yield AnswerCase("chunks in one list", stream=listed, body=listed, text="xy")
 
 
 END = chunk(end="STOP")

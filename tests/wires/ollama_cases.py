@@ -105,6 +105,13 @@ LINES: dict[str, tuple[list[Any], JSON]] = {
         [called(B), called(call({"n": 2}))], {"calls": [TWO[0], ("b", {"n": 2})]}),
     "calls: one without a name is no part of the one before": (
         [called(B, call({"n": 2}, ""))], {"calls": [TWO[0], ("", {"n": 2})]}),
+    "calls: name and arguments beside each other": (
+        [called({"name": "b", "arguments": {"n": 1}})], {"calls": TWO[:1]}),
+    "the reasoning of a gateway": (
+        [line({"content": "", "reasoning": "hm"}), said("x")], {"text": "x", "reasoning": "hm"}),
+    "events instead of lines": (
+        [b": hi\n\nevent: message\ndata: " + json.dumps(said("x")).encode() + b"\n\n"],
+        {"text": "x"}),
     "calls: on the last line": ([], {"end": {"message": {"tool_calls": [B]}}, "calls": TWO[:1]}),
     "the last line has no message": (
         [said("x")], {"end": {"message": None}, "text": "x", "usage": USED}),

@@ -36,6 +36,7 @@ USED: JSON = {"input_tokens": 5, "output_tokens": 2}
 SUM = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
 BEGUN, DONE = "response.output_item.added", "response.output_item.done"
 TEXT_DELTA, ARGUMENTS = "response.output_text.delta", "response.function_call_arguments.delta"
+WHOLE_TEXT, WHOLE_ARGUMENTS = TEXT_DELTA[:-5] + "done", ARGUMENTS[:-5] + "done"
 
 
 def event(kind: str, **fields: Any) -> JSON:
@@ -197,6 +198,26 @@ STREAMS: dict[str, tuple[Sequence[Any], JSON]] = {
     "the whole call is announced": (
         [event(BEGUN, output_index=0, item=call('{"n":1}')),
          event(DONE, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
+    "the whole call is announced, and no more": (
+        [event(BEGUN, output_index=0, item=call('{"n":1}')), last()], {"calls": [("b", {"n": 1})]}),
+    "the whole arguments come by an event of their own": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(WHOLE_ARGUMENTS, output_index=0, arguments='{"n":1}'), last()],
+        {"calls": [("b", {"n": 1})]}),
+    "the whole arguments behind their pieces": (
+        [event(BEGUN, output_index=0, item=call("")),
+         event(ARGUMENTS, output_index=0, delta='{"n":'),
+         event(WHOLE_ARGUMENTS, output_index=0, arguments='{"n":1}'), last()],
+        {"calls": [("b", {"n": 1})]}),
+    "whole texts without pieces": (
+        [event(WHOLE_TEXT, output_index=0, content_index=n, text=text)
+         for n, text in enumerate("ab")] + [last()], {"text": "a\n\nb"}),
+    "a whole text behind its pieces": (
+        [X, event(WHOLE_TEXT, output_index=0, content_index=0, text="x"), last()], {"text": "x"}),
+    **{f"reasoning by {kind}": (
+        [event(kind, output_index=0, delta="hm"), event(TEXT_DELTA, output_index=1, delta="x"),
+         last()], {"text": "x", "reasoning": "hm"})
+       for kind in ("response.reasoning.delta", "response.reasoning_summary.delta")},
     "Azure: filtered in the middle": (
         [X, event("response.failed", response={"error": FILTERED})],
         {"text": "x", "finish": "content_filter"}),
@@ -281,6 +302,8 @@ def errors() -> Iterator[AnswerCase]:
             yield AnswerCase(f"a background answer: {status}, {id}", then=FINE, error=BAD,
                              body=json.dumps(given).encode(), words=words)  # fmt: skip
     plain = said(content="x")
+    item = {"type": "output_text", "text": "x"}
+    yield AnswerCase("an item that is a text", body=json.dumps(answer_of(item)).encode(), text="x")
     yield AnswerCase("content that is a text", body=json.dumps(answer_of(plain)).encode(),
                      stream=sse(last(plain)), text="x")  # fmt: skip
     written = {**answer_of(), "output": None, "output_text": "x"}

@@ -80,6 +80,8 @@ class AnswerPipe:
         """Sentences about images that were left out."""
         self._chars = 0
         self._usage: Usage | None = None
+        self._sent_usage: Usage | None = None
+        """Usage of the current request."""
         self._earlier_usage: Usage | None = None
         """Usage of the earlier requests, if the answer comes by several."""
         self.finished = False
@@ -236,7 +238,7 @@ class AnswerPipe:
 
     def begin_continuation(self) -> None:
         """Prepare for the next part of the answer, from another request."""
-        self._earlier_usage = self._usage
+        self._earlier_usage, self._sent_usage = self._usage, None
         self._finish = self.continuation = None
         self.finished = self.ended = False
 
@@ -332,10 +334,21 @@ class AnswerPipe:
     def _set_usage(self, usage: Usage | None) -> None:
         """Set the usage. Servers that repeat it send sums, so it replaces the one before.
 
-        Only the usages of several requests for one answer are added.
+        A part that it leaves out stays. Only the usages of several requests for one answer are
+        added.
         """
-        if usage is not None:
-            self._usage = usage if self._earlier_usage is None else self._earlier_usage + usage
+        if usage is None:
+            return
+        if (before := self._sent_usage) and not (usage.prompt_tokens and usage.completion_tokens):
+            usage = Usage.of(
+                usage.prompt_tokens or before.prompt_tokens,
+                usage.completion_tokens or before.completion_tokens,
+                cached=usage.cached_tokens or before.cached_tokens,
+                reasoning=usage.reasoning_tokens or before.reasoning_tokens,
+                cache_write=usage.cache_write_tokens or before.cache_write_tokens,
+            )
+        self._sent_usage = usage
+        self._usage = usage if self._earlier_usage is None else self._earlier_usage + usage
 
     def _fail(self, error: ModelError) -> None:
         """Raise an error object of the answer; a filter's (Azure) only ends the answer."""

@@ -18,6 +18,8 @@ MAX_UNREAD_NAMES = 8
 """Named in an error."""
 _THOUGHTS = re.compile(r"think|thought|reason|summary", re.I)
 _TEXTS = re.compile(r"(?:\w*_)?text|markdown|message", re.I)
+_TEXT_FIELDS = ("text", "content", "summary")
+"""Fields of a part that hold its text, beside one with the name of its kind."""
 _LISTS = ("parts", "content")
 """Fields of an object that hold a list of parts."""
 
@@ -31,6 +33,15 @@ def read_content(content: Any) -> Iterator[WireDelta]:
         return
     for part in _parts(content):
         yield from [TextPiece(part)] if isinstance(part, str) else _read_part(part)
+
+
+def joined_text(content: Any) -> str:
+    """Return all texts of a content, of any kind."""
+    return "".join(
+        piece.text
+        for piece in read_content(content)
+        if isinstance(piece, TextPiece | ReasoningPiece)
+    )
 
 
 def unread_names(fields: dict[str, Any], known: frozenset[str]) -> Facts | None:
@@ -63,15 +74,29 @@ def nothing_readable(names: Sequence[str], tokens: int = 0) -> ModelError:
 def _parts(content: Any) -> list[str | dict[str, Any]]:
     whole = json_object(content)
     if whole is not None:
-        inner = next((whole[name] for name in _LISTS if objects_in(whole.get(name))), None)
+        inner = next((whole[name] for name in _LISTS if _are_parts(whole.get(name))), None)
         if inner is None:
             # A form that a part can have, or the model's own JSON.
-            return [whole if _part_text(whole) is not None else dump_json(whole).decode()]
+            has_form = "type" in whole or whole.keys() == {"text"}
+            is_part = has_form and _part_text(whole) is not None
+            return [whole if is_part else dump_json(whole).decode()]
         content = inner
     if not isinstance(content, list):
-        raise bad_response(f"the content is {type(content).__name__}, not text")
+        return [dump_json(content).decode()]  # The model's own JSON: a number, true.
     items = cast("list[Any]", content)
+    if items and not any(isinstance(item, str) or _is_part(item) for item in items):
+        return [dump_json(items).decode()]
     return [item if isinstance(item, str) else json_object(item) or {} for item in items]
+
+
+def _are_parts(items: Any) -> bool:
+    return bool(objects_in(items)) and all(map(_is_part, objects_in(items)))
+
+
+def _is_part(item: Any) -> bool:
+    """True for a part of a content; other objects are the model's own JSON."""
+    part = json_object(item) or {}
+    return "type" in part or _part_text(part, ("text",)) is not None or find_file(part) is not None
 
 
 def _read_part(part: dict[str, Any]) -> Iterator[WireDelta]:
@@ -93,9 +118,9 @@ def _kind(part: dict[str, Any]) -> str:
     return str(part.get("type") or "text")
 
 
-def _part_text(part: dict[str, Any]) -> str | None:
+def _part_text(part: dict[str, Any], further: Sequence[str] = _TEXT_FIELDS) -> str | None:
     """Return the text of a part; None if it has none."""
-    for name in ("text", _kind(part)):
+    for name in (_kind(part), *further):
         value = part.get(name)
         if isinstance(value, list):  # Mistral: thoughts are parts of their own.
             texts = [inner.get("text") for inner in objects_in(cast("Any", value))]

@@ -23,6 +23,7 @@ _CAPITAL_ERRORS = re.compile(r"\w*(?:LANGUAGE|OTHER|NO_IMAGE)\w*")
 _WORDS: dict[FinishReason, str] = {
     "stop": r"stop(?:ped)?|stop_(?:sequence|token|word|string|str|id)s?|eos|eos_token(?:_id)?|eot"
     r"|eom|eog|end|ended|end_turn|end_?of_?(?:turn|text|sequence|stream|message|output)|im_end"
+    r"|eot_id|s|turn_(?:complete|end|done|over)|true"
     r"|done|completed?|finish(?:ed)?|success|succeeded|ok|normal|natural|word|final"
     r"|pause_turn|compaction|load|unload",
     "length": r"limit|error_limit|continuation|incomplete",
@@ -34,10 +35,11 @@ _PARTS: dict[FinishReason, str] = {
     # First: a word such as `ERROR_TOXIC` (Cohere) is a filter's.
     "content_filter": r"filter|guard|safety|unsafe|moderat|(?<!in)sensitiv|block|prohibit|censor"
     r"|recitation|spii|model_armor|escalation|pup_limited|toxic|harm|polic(?:y|ies)|refus|flagged"
-    r"|nsfw|jailbreak|abus|violen|inappropriate|risk_control|copyright|(?:^|_)(?:hate|pii)(?:_|$)",
+    r"|nsfw|jailbreak|abus|violat|violen|illegal_content|illicit|inspection|inappropriate|risk_control|copyright|(?:^|_)(?:hate|pii)(?:_|$)",
     "error": r"error|fail|abort|cancel|malformed|time_?out|timed_out|terminated|exception"
-    r"|insufficient|interrupt|rate_limit|overload",
-    "length": r"length|max(?:imum)?_(?:\w+_)?tokens?|max_(?:len|output|new)|tokens?_limit"
+    r"|insufficient|interrupt|rate_limit|overload|preempt|crash|died|killed|repetition"
+    r"|out_of_memory|(?:^|_)oom(?:_|$)",
+    "length": r"length|max(?:imum)?_?(?:\w+_)?tokens?|too_long|max_(?:len|output|new)|tokens?_limit"
     r"|output_limit|limit_(?:reached|exceeded)|context_(?:window|limit|size)|truncat|budget|[nm]_predict",
 }
 """Parts of words whose meaning is clear, although the word is in no reference."""

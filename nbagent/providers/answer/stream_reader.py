@@ -5,7 +5,9 @@ Decides when an answer is complete; the parser knows what the frames mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from itertools import chain
 from typing import Any
 
 from nbagent.contracts.canonical import json_object
@@ -13,6 +15,7 @@ from nbagent.contracts.deltas import Delta
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.images import LongDataFilter
+from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.wire_deltas import LastEvent
 from nbagent.providers.http_errors import answer_error
 from nbagent.providers.transport.sse import (
@@ -26,6 +29,11 @@ from nbagent.providers.transport.sse import (
 from nbagent.providers.wires.base import Parser
 
 _KEEP_ALIVE_EVENTS = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
+_KEEP_ALIVE_DATA = re.compile(
+    rb":.*|null|\[\]|\"\"|\W{0,9}(?:ping|pong|heartbeat|keep[-_ ]?alive|processing)\W{0,9}",
+    re.I | re.S,
+)
+"""Data of events that only keep the connection open, in place of comments."""
 _BOM = b"\xef\xbb\xbf"
 _MAX_BYTES = 64 * 2**20
 """Limit of one answer, without images that are too large: 128,000 tokens with 350 bytes around
@@ -136,7 +144,11 @@ class AnswerReader:
             self._read_frames(self._splitter.feed(body))
             return
         self._saw_frame = True
-        for delta in self._parser.read_whole(value):
+        frames = objects_in(value)
+        deltas = self._parser.read_whole(value)
+        if len(frames) > 1:  # The frames of a stream, as one list (Gemini).
+            deltas = chain.from_iterable(self._parser.read_event(b"", frame) for frame in frames)
+        for delta in deltas:
             self._pipe.add(delta)
         self._pipe.add(LastEvent())
 
@@ -154,6 +166,8 @@ class AnswerReader:
                     pipe.add(LastEvent())
                 continue
             if not data.strip() or name in _KEEP_ALIVE_EVENTS:
+                continue
+            if not data.startswith(b"{") and _KEEP_ALIVE_DATA.fullmatch(data.strip()):
                 continue
             payload = load_wire(data)
             if done:

@@ -5,8 +5,16 @@ Splits text only; which servers need it is in their profiles and wires.
 
 from __future__ import annotations
 
-_OPENING_TAGS = ("<think>", "<thinking>", "<thought>")
-"""Qwen, DeepSeek and most others; some fine-tunes; Gemini behind its OpenAI-compatible URL."""
+_TAGS = {
+    "<think>": "</think>",  # Qwen, DeepSeek and most others.
+    "<thinking>": "</thinking>",  # Some fine-tunes.
+    "<thought>": "</thought>",  # Gemini behind its OpenAI-compatible URL.
+    "<reasoning>": "</reasoning>",
+    "<seed:think>": "</seed:think>",  # Seed-OSS
+    "[THINK]": "[/THINK]",  # Magistral
+    "<|START_THINKING|>": "<|END_THINKING|>",  # Command A
+    "◁think▷": "◁/think▷",  # Kimi-VL
+}
 _MAX_PENDING_CHARS = 200
 """Spaces held back at most, because a closing tag may follow; reasoning is shown without them."""
 _MAX_INDENTATION_CHARS = 200
@@ -50,12 +58,12 @@ class ThinkTags:
             self._raw.append(piece)
             return self._split_reasoning(text)
         stripped = text.lstrip()
-        for tag in _OPENING_TAGS:
+        for tag, closing in _TAGS.items():
             if stripped.startswith(tag):
-                self._closing = f"</{tag[1:]}"
+                self._closing = closing
                 self._raw.append(stripped)
                 return self._split_reasoning(stripped[len(tag) :])
-        if any(tag.startswith(stripped) for tag in _OPENING_TAGS):
+        if any(tag.startswith(stripped) for tag in _TAGS):
             self._pending = last_indentation(text[: len(text) - len(stripped)]) + stripped
             return "", ""
         self._pending, self.done = "", True

@@ -48,6 +48,10 @@ class SurrogateJoiner:
         return "\ufffd" if first_half else ""
 
 
+_NOTHING = ("null", '""', "[]")
+"""Arguments of a tool without parameters, beside an empty object."""
+
+
 @dataclass(slots=True)
 class _Draft:
     """A tool call that is still arriving."""
@@ -57,6 +61,9 @@ class _Draft:
     id: str = ""
     name: str = ""
     pieces: list[str] = field(default_factory=list[str])
+    n_chars: int = 0
+    sends_all: bool = False
+    """Each piece has all arguments so far."""
     parse_attempts: int = 0
     """How many times its arguments were parsed to see if they are complete."""
     joiner: SurrogateJoiner = field(default_factory=SurrogateJoiner)
@@ -65,13 +72,45 @@ class _Draft:
     def raw(self) -> str:
         return "".join(self.pieces)
 
+    def add(self, piece: str) -> None:
+        """Add a piece of the arguments."""
+        if not piece:
+            return
+        self.pieces.append(piece)
+        self.n_chars += len(piece)
+        if len(self.pieces) > _MAX_PIECES:
+            self.pieces[:] = [self.raw()]
+
+    def replace(self, arguments: str) -> None:
+        """Replace all pieces of the arguments."""
+        self.pieces[:], self.n_chars = [arguments], len(arguments)
+
+    @property
+    def is_object_begun(self) -> bool:
+        """True if its arguments begin as an object."""
+        return next(filter(None, self.pieces), "").lstrip().startswith("{")
+
+    def rest_of(self, arguments: str) -> str:
+        """Return what arguments add that repeat all pieces so far, else the arguments.
+
+        Some servers send all arguments so far in each piece. An object continues with its own
+        beginning only where a value may follow.
+        """
+        may_repeat = 0 < self.n_chars <= len(arguments) and self.is_object_begun
+        if not (may_repeat and arguments.startswith(raw := self.raw())):
+            return arguments
+        if raw.rstrip().endswith((":", ",", "[")) and not self.sends_all:
+            return arguments
+        self.sends_all |= len(arguments) > len(raw)
+        return arguments[len(raw) :]
+
     def is_complete(self) -> bool:
-        """True if its arguments are a whole object, or the null that some servers begin with."""
+        """True if its arguments are a whole object, or nothing, which some servers begin with."""
         self.parse_attempts += 1
         if self.parse_attempts > _MAX_PARSE_ATTEMPTS:
             return False
         raw = self.raw().strip()
-        return raw == "null" or (raw.endswith("}") and parse_arguments(raw) is not None)
+        return raw in _NOTHING or (raw.endswith("}") and parse_arguments(raw) is not None)
 
 
 class ToolCallAssembler:
@@ -84,6 +123,8 @@ class ToolCallAssembler:
     def __init__(self, names: WireNames) -> None:
         self._names = names
         self._by_key: dict[object, _Draft] = {}
+        self._by_id: dict[tuple[object, str], _Draft] = {}
+        """By key and id: some servers send parallel calls in turns under one index."""
         self._count = 0
         self._calls: list[_Draft] = []
         """Calls in order, without the empty entries that some gateways write."""
@@ -93,39 +134,58 @@ class ToolCallAssembler:
 
     def add(self, part: CallPart) -> list[CallDelta | CallCorrected]:
         """Add a call or a fragment of one; return what is new of it."""
-        draft, arguments = self._by_key.get(part.key), part.arguments
+        draft, arguments = self._draft_of(part), part.arguments
         if draft is None or not draft.name:
             return self._extend(draft or self._new_draft(part.key), part, arguments)
-        opens = arguments.lstrip().startswith("{") or arguments.strip() == "null"
+        opens = arguments.lstrip().startswith("{") or arguments.strip() in _NOTHING
         begun = opens and draft.is_complete()
         if begun and self._is_same_call(draft, part):
             return self._extend_again(draft, part)
-        if self._is_other_call(draft, part, begun=begun):
+        if self._is_other_call(draft, part, opens=opens, begun=begun):
             return self._extend(self._new_draft(part.key), part, arguments)
+        if opens and not begun:
+            arguments = draft.rest_of(arguments)
         return [*self._complete_name(draft, part), *self._extend(draft, part, arguments)]
+
+    def _draft_of(self, part: CallPart) -> _Draft | None:
+        """Return the call that a part may belong to; None if it begins one."""
+        draft = self._by_key.get(part.key)
+        if draft is None and part.id and part.name and parse_arguments(part.arguments):
+            same = part.id, part.name, part.arguments
+            draft = next((d for d in self._calls if (d.id, d.name, d.raw()) == same), None)
+        elif draft is not None and part.id and draft.id != part.id:
+            draft = self._by_id.get((part.key, part.id), draft)
+        if draft is not None:
+            self._by_key[part.key] = draft
+        return draft
 
     def _is_same_call(self, draft: _Draft, part: CallPart) -> bool:
         """True if arguments that follow complete ones belong to the same call.
 
         Servers send `{}` or null before the arguments, or all arguments a second time.
         """
-        if part.id and draft.id and part.id != draft.id:
-            return False
         if not part.name:
             return True
+        if part.id and draft.id and part.id != draft.id:
+            return False
         # With its name it may be another call, but not after an empty object, or if it is equal.
         if part.name != draft.name or (part.key is None and not part.id):
             return False
-        if part.arguments == draft.raw():
+        if _are_equal(part.arguments, draft.raw()):
             return bool(part.id) or not _is_empty(part.arguments)
         return _is_empty(draft.raw())
 
-    def _is_other_call(self, draft: _Draft, part: CallPart, *, begun: bool) -> bool:
+    def _is_other_call(self, draft: _Draft, part: CallPart, *, opens: bool, begun: bool) -> bool:
         """True if a fragment with the key of a call begins another one."""
+        if part.id and draft.id and part.id != draft.id:
+            # Some servers send parallel calls with the same index, others a new id with each
+            # fragment of one call.
+            if not part.name:
+                return not part.arguments and draft.is_complete()
+            continues = bool(part.arguments.strip()) and not opens and part.name == draft.name
+            return not (continues and draft.is_object_begun and not draft.is_complete())
         if part.id and draft.id:
-            # Some servers send parallel calls with the same index, old gateways two calls with the
-            # same id.
-            return part.id != draft.id or (begun and bool(part.name))
+            return begun and bool(part.name)  # Old gateways send two calls with the same id.
         if not part.name or self._joined_name(draft, part.name):
             return False
         # Without an id: a name with no index, another name, or a second whole object begins a new
@@ -157,11 +217,10 @@ class ToolCallAssembler:
 
     def _extend_again(self, draft: _Draft, part: CallPart) -> list[CallDelta | CallCorrected]:
         """Replace complete arguments by those that begin now; an empty object replaces none."""
-        if _is_empty(part.arguments) or part.arguments == draft.raw():
+        if _is_empty(part.arguments) or _are_equal(part.arguments, draft.raw()):
             return self._extend(draft, part, "")
         assert draft.position is not None
-        draft.pieces.clear()
-        draft.pieces.append(draft.joiner.feed(part.arguments))
+        draft.replace(draft.joiner.feed(part.arguments))
         return [
             *self._extend(draft, part, ""),
             CallCorrected(draft.position, arguments=draft.pieces[0]),
@@ -174,12 +233,12 @@ class ToolCallAssembler:
         is_named = bool(part.name) and not draft.name
         draft.name = draft.name or fix_surrogates(part.name)
         draft.extra.update(part.extra or {})
+        if part.id and draft.id == part.id:
+            self._by_id[part.key, part.id] = draft
         if not is_named and not arguments:
             return []
         arguments = draft.joiner.feed(arguments)
-        draft.pieces.append(arguments)
-        if len(draft.pieces) > _MAX_PIECES:
-            draft.pieces[:] = [draft.raw()]
+        draft.add(arguments)
         if draft.position is None:
             draft.position = len(self._calls)
             self._calls.append(draft)
@@ -192,7 +251,8 @@ class ToolCallAssembler:
         arguments = fix_surrogates(arguments)
         if draft is None or draft.position is None or draft.raw() == arguments:
             return None
-        draft.pieces[:], draft.joiner = [arguments], SurrogateJoiner()
+        draft.replace(arguments)
+        draft.joiner = SurrogateJoiner()
         return CallCorrected(draft.position, arguments=arguments)
 
     def end(self) -> Iterator[CallDelta | CallEnd]:
@@ -226,6 +286,14 @@ class ToolCallAssembler:
         return draft
 
 
+def _are_equal(arguments: str, others: str) -> bool:
+    """True for the same text, or the same object in other spacing."""
+    if arguments == others:
+        return True
+    parsed = parse_arguments(arguments)
+    return parsed is not None and parsed == parse_arguments(others)
+
+
 def _is_empty(arguments: str) -> bool:
     """True for an object without fields, or null."""
-    return "".join(arguments.split()) in ("{}", "null")
+    return "".join(arguments.split()) in ("{}", *_NOTHING)

@@ -24,9 +24,15 @@ from nbagent.providers.transport.sse import bad_response, fix_surrogates
 # (Anthropic,
 # Responses). Where a server counts cached tokens or thoughts apart, its wire adds them up before.
 _COUNTS = {
-    "prompt": ("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count"),
-    "completion": ("completion_tokens", "output_tokens", "candidatesTokenCount", "eval_count"),
-    "total": ("total_tokens", "totalTokenCount"),
+    "prompt": (
+        *("prompt_tokens", "input_tokens", "promptTokenCount", "prompt_eval_count"),
+        *("inputTokens", "promptTokens"),  # Bedrock's Converse, gateways in JavaScript
+    ),
+    "completion": (
+        *("completion_tokens", "output_tokens", "candidatesTokenCount", "eval_count"),
+        *("outputTokens", "completionTokens"),
+    ),
+    "total": ("total_tokens", "totalTokenCount", "totalTokens"),
     "cached": (
         *("prompt_tokens_details.cached_tokens", "input_tokens_details.cached_tokens"),
         *("cache_read_input_tokens", "cachedContentTokenCount"),
@@ -41,7 +47,7 @@ _COUNTS = {
         "cache_creation_input_tokens",
     ),
 }
-_ARGUMENTS = ("arguments", "args", "input")
+_ARGUMENTS = ("arguments", "args", "input", "parameters")
 _CONTEXT_FIELDS = (
     *("context_length", "max_model_len", "context_window", "max_context_length"),
     *("loaded_context_length", "n_ctx"),

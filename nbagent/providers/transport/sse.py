@@ -26,6 +26,9 @@ _INFLATE_STEP_BYTES = 64 * 1024
 _USUAL_EVENT = re.compile(rb"(?:event: (\w[\w.]*)\n)?data: (\{[^\n]*)")
 _EVENT = re.compile(rb"^event:(.*)", re.M)
 _DATA = re.compile(rb"^data: ?(.*)", re.M)
+_NEXT_EVENT = re.compile(rb"(?<=[}\]])[ \t]*\n\s*(?=\{|\[DONE\])")
+"""A line break between two objects: no JSON has it, so an empty line is missing between events."""
+_EVENT_FIELDS = (b":", b"event:", b"id:", b"retry:")
 _BARE_JSON = re.compile(rb"^([{\[].*(?:\n(?![{\[]|event:|data:|:).*)*+)", re.M)
 """An object or a list on a line of its own, or indented over several lines."""
 # A login that a proxy echoes. The capital or digit tells it from "Basic authentication".
@@ -112,6 +115,9 @@ class Ndjson(Splitter):
     end = b"\n"
 
     def _frames(self, block: bytes) -> Iterator[tuple[bytes, bytes]]:
+        if block.startswith(_EVENT_FIELDS):  # A gateway that sends events instead.
+            return
+        block = block.removeprefix(b"data:")
         if block.strip():
             yield b"", block
 
@@ -139,7 +145,8 @@ class Sse(Splitter):
                 yield b"", part
             elif data := _DATA.findall(part):
                 name = _EVENT.findall(part)
-                yield name[-1].strip() if name else b"", b"\n".join(data)
+                for event in _NEXT_EVENT.split(b"\n".join(data)):
+                    yield name[-1].strip() if name else b"", event
 
 
 def load_wire(data: bytes) -> Any:
@@ -157,7 +164,8 @@ def load_wire(data: bytes) -> Any:
         pass
     fault = "is not JSON"
     try:
-        return json.loads(data.decode("utf-8-sig"))
+        # Some servers cut a text within a character: one broken character costs no answer.
+        return json.loads(data.decode("utf-8-sig", "replace"))
     except ValueError as error:
         if _breaks_off(data, error):
             fault = "breaks off"
@@ -168,8 +176,6 @@ def load_wire(data: bytes) -> Any:
 
 def _breaks_off(data: bytes, error: ValueError) -> bool:
     """True if the error says that the data is the beginning of an object or a list."""
-    if isinstance(error, UnicodeDecodeError):
-        return error.reason == "unexpected end of data"
     if not isinstance(error, json.JSONDecodeError) or not data.lstrip().startswith((b"{", b"[")):
         return False
     in_text = error.msg.startswith("Unterminated string")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 from nbagent.contracts.canonical import json_object
@@ -136,9 +136,12 @@ class AnthropicParser(Parser):
         """Read a whole message."""
         message = frame_object(body)
         yield from faults_in(message)
-        content = message.get("content")
-        if isinstance(content, str):  # Some compatible servers.
-            content = [{"type": "text", "text": content}]
+        content: Any = message.get("content")
+        # Some compatible servers send a text, or a block alone.
+        content = [content] if isinstance(content, str | dict) else content
+        if isinstance(content, list):
+            listed = cast("list[Any]", content)
+            content = [{"text": part} if isinstance(part, str) else part for part in listed]
         blocks = objects_in(content)
         if blocks != content:
             raise bad_response("there is no content in it")
@@ -160,6 +163,8 @@ class AnthropicParser(Parser):
             # Anthropic sends none; compatible servers do. No request of theirs accepts one back.
             yield Picture(sent)
             return
+        if kind is None and "text" in block:
+            kind, block = "text", {"type": "text", **block}
         self._blocks[index] = dict(block)
         if kind == "tool_use":
             call_id, name = text_or_empty(block.get("id")), text_or_empty(block.get("name"))
@@ -228,8 +233,13 @@ class AnthropicParser(Parser):
                 yield TextPiece(text_or_empty(details.get("explanation")))
 
     def _update_usage(self, usage: Any) -> None:
-        """Update the usage. Counts are cumulative; a later one replaces an earlier one."""
-        self._usage.update(without_none(json_object(usage) or {}))
+        """Update the usage. Counts are cumulative; a later one replaces an earlier one.
+
+        A later 0 replaces none, but for a server's compaction, whose counts stand apart.
+        """
+        counts = without_none(json_object(usage) or {})
+        apart = "iterations" in counts
+        self._usage.update({k: v for k, v in counts.items() if v or apart or k not in self._usage})
 
     def _finish(self) -> Iterator[WireDelta]:
         yield from self._initial_inputs()

@@ -14,7 +14,12 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import ReasoningPiece, TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.model import ChatRequest
-from nbagent.providers.answer.content_parts import nothing_readable, read_content, unread_names
+from nbagent.providers.answer.content_parts import (
+    joined_text,
+    nothing_readable,
+    read_content,
+    unread_names,
+)
 from nbagent.providers.answer.finish_words import read_finish
 from nbagent.providers.answer.images import find_file
 from nbagent.providers.answer.json_fields import objects_in
@@ -38,15 +43,17 @@ from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import bad_response, safe_line
 from nbagent.providers.wires.base import Parser
 
-REASONING_FIELDS = ("reasoning", "reasoning_content")
+REASONING_FIELDS = ("reasoning", "reasoning_content", "reasoning_text", "thinking")
+"""OpenRouter and vLLM; DeepSeek and most others; GitHub's models; gateways to Ollama."""
 _REASONING_DETAILS = "reasoning_details"
 REPLAYED_FIELDS = ("extra_content", _REASONING_DETAILS)
 """Fields of a message that only the server reads; they go back to it unchanged. OpenRouter needs
 `reasoning_details` in tool loops, Gemini its signature in `extra_content`, else it answers 400."""
 _CALL_FIELDS = frozenset({"index", "id", "type", "function", "custom"})
+_FLAT_CALL_FIELDS = frozenset({"name", "arguments", "args", "input", "parameters"})
 _CHUNK_FIELDS = frozenset({"choices", "obfuscation"})
 _CHOICE_FIELDS = frozenset(
-    {"index", "message", "delta", "finish_reason", "logprobs", "text", "error"}
+    {"index", "message", "delta", "finish_reason", "logprobs", "text", "error", "usage"}
 )
 """Fields that are read here, or come piece by piece."""
 _TEXT_FIELDS = ("text", "output_text")
@@ -103,6 +110,8 @@ class ChatParser(Parser):
         finish = choice.get("finish_reason")
         if finish or not self._has_begun:
             yield from self._further_fields(chunk, choice)
+            if not usage and choice.get("usage"):  # Moonshot
+                yield UsageReport(read_usage(choice["usage"]))
         if not self._model or not self._has_begun:
             self._has_begun = True
             self._model = str(chunk.get("model") or "")
@@ -216,7 +225,9 @@ class ChatParser(Parser):
     def _read_reasoning(self, delta: dict[str, Any], *, whole: bool) -> Iterator[WireDelta]:
         for field in REASONING_FIELDS:
             value = delta.get(field)
-            if isinstance(value, str) and value:
+            if value and not isinstance(value, str):
+                value = joined_text(value)  # Parts, or an object, of gateways.
+            if value:
                 if not self._reasoning_field:
                     self._reasoning_field = field
                     yield ReasoningField(field)
@@ -249,12 +260,17 @@ class ChatParser(Parser):
                 known[name] = value
 
     def _read_calls(self, calls: Any, *, whole: bool) -> Iterator[WireDelta]:
+        calls = [calls] if json_object(calls) and _CALL_FIELDS & calls.keys() else calls
         if objects_in(calls) != calls:
             raise bad_response("`tool_calls` is not a list of objects")
         for call in objects_in(calls):
             key = object() if whole else parse_index(call.get("index"))
-            extra = {k: v for k, v in call.items() if k not in _CALL_FIELDS}
-            yield call_part(key, call, call.get("function") or call.get("custom"), extra)
+            body = call.get("function") or call.get("custom")
+            known = _CALL_FIELDS
+            if body is None:  # Name and arguments beside the id.
+                body, known = call, known | _FLAT_CALL_FIELDS
+            extra = {k: v for k, v in call.items() if k not in known}
+            yield call_part(key, call, body, extra)
 
 
 def _message(choice: dict[str, Any]) -> dict[str, Any] | None:

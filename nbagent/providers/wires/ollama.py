@@ -130,6 +130,7 @@ class OllamaParser(Parser):
         if message is None:
             raise bad_response("a line has no message")
         thinking, content = message.get("thinking"), message.get("content")
+        thinking = thinking or message.get("reasoning")  # Gateways to other servers.
         if isinstance(thinking, str) and thinking:
             if "reasoning_field" not in self._progress.raw_fields:
                 yield ReasoningField("thinking")
@@ -145,7 +146,7 @@ class OllamaParser(Parser):
         if message.get("tool_calls") not in (None, calls):
             raise bad_response("`tool_calls` is not a list of calls")
         for call in calls:  # Calls arrive whole; other lines bring other calls.
-            yield call_part(object(), call, call.get("function"))
+            yield call_part(object(), call, call.get("function") or call)
 
 
 class Ollama(Wire):

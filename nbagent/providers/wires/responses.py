@@ -58,6 +58,7 @@ from nbagent.providers.wires.tool_names import WireNames
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 TOOL_CHOICES = ("auto", "none", "required")
+_MAX_TOTALS = 1_000
 _RUNNING_STATUSES = ("queued", "in_progress")
 _END_STATUSES = ("completed", "incomplete", "failed", "cancelled", "done")
 """Statuses, also in the name of the last event. OpenRouter says `response.done`."""
@@ -73,6 +74,8 @@ class ResponsesParser(Parser):
         self._items: dict[int, dict[str, Any]] = {}  # Complete items by position.
         self._streamed: set[tuple[int, str]] = set()
         """Position and kind of streamed pieces; the whole item does not show them again."""
+        self._totals: dict[tuple[int, str, Any], str] = {}
+        """Whole texts and arguments by position, kind and part; for items that never end."""
         self._last_piece: dict[str, tuple[int, Any]] = {}
         """Item and part of the last piece of text and of reasoning."""
 
@@ -110,12 +113,23 @@ class ResponsesParser(Parser):
                 if kind == "response.refusal.delta":
                     yield Facts(refused=True)
                 yield self._piece("text", self._position(event), event.get("delta"))
-            case "response.reasoning_summary_text.delta" | "response.reasoning_text.delta":
+            case (
+                "response.reasoning_summary_text.delta"
+                | "response.reasoning_text.delta"
+                | "response.reasoning_summary.delta"
+                | "response.reasoning.delta"
+            ):
                 part = event.get("summary_index", event.get("content_index"))
                 yield self._piece("reasoning", self._position(event), event.get("delta"), part)
             case "response.output_item.added":
                 item = json_object(event.get("item")) or {}
-                yield from self._start_item(self._position(event, item), item)
+                position = self._position(event, item)
+                self._add_total(position, "arguments", item.get("arguments"))
+                yield from self._start_item(position, item)
+            case "response.output_text.done" | "response.function_call_arguments.done":
+                kind = "text" if "text" in event else "arguments"
+                number = event.get("content_index")
+                self._add_total(self._position(event), kind, event.get(kind), number)
             case "response.function_call_arguments.delta":
                 position = self._position(event)
                 self._streamed.add((position, "arguments"))
@@ -126,6 +140,27 @@ class ResponsesParser(Parser):
             case _:
                 # Progress and unknown events, also after the last one (`rate_limits.updated`).
                 pass
+
+    def _add_total(self, position: int, kind: str, total: Any, part: Any = None) -> None:
+        if total and len(self._totals) < _MAX_TOTALS:
+            text = arguments_json(total) if kind == "arguments" else text_or_empty(total)
+            self._totals[position, kind, str(part)] = text
+
+    def _read_totals(self) -> Iterator[WireDelta]:
+        """Read the totals of items without an end, which some servers leave out."""
+        streamed = frozenset(self._streamed)
+        for (position, kind, part), total in sorted(self._totals.items()):
+            is_streamed = (position, kind) in streamed
+            if position in self._items:
+                continue
+            if kind == "arguments":
+                yield (
+                    CallArguments(position, total)
+                    if is_streamed
+                    else CallPart(position, arguments=total)
+                )
+            elif not is_streamed:
+                yield self._piece(kind, position, total, part)
 
     def _position(self, event: dict[str, Any], item: dict[str, Any] | None = None) -> int:
         """Position of an event's item in the output; llama.cpp sends only its id."""
@@ -177,6 +212,8 @@ class ResponsesParser(Parser):
                 if (position, "text") not in self._streamed:
                     for piece in read_content(item.get("content")):
                         yield self._message_piece(position, piece)
+            case "text" | "output_text":
+                yield from read_content([item])
             case "image_generation_call":
                 yield from self._read_image(position, item)
             case "reasoning" if (position, "reasoning") not in self._streamed:
@@ -219,6 +256,7 @@ class ResponsesParser(Parser):
         for position, item in enumerate(objects_in(response.get("output"))):
             known = self._positions.get(text_or_empty(item.get("id")), position)
             yield from self._finish_item(known, item)
+        yield from self._read_totals()
         if not self._progress.has_text and (text := text_or_empty(response.get("output_text"))):
             yield TextPiece(text)  # Servers that write only the field of OpenAI's own client.
         items = [self._items[position] for position in sorted(self._items)]
