@@ -6,6 +6,7 @@ Decides when an answer is complete; the parser knows what the frames mean.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.deltas import Delta
@@ -13,6 +14,7 @@ from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.answer_pipe import AnswerPipe
 from nbagent.providers.answer.images import LongDataFilter
 from nbagent.providers.answer.wire_deltas import LastEvent
+from nbagent.providers.error_body import error_fields
 from nbagent.providers.transport.sse import (
     MAX_FRAME_BYTES,
     Splitter,
@@ -20,6 +22,7 @@ from nbagent.providers.transport.sse import (
     bad_response,
     load_wire,
     preview,
+    safe_line,
 )
 from nbagent.providers.wires.base import Parser
 
@@ -47,12 +50,15 @@ class AnswerReader:
         self._long_data = LongDataFilter()
         self._n_bytes = 0
         self._saw_frame = False
+        self._payload: Any = None
+        """The last frame that the parser got, or the whole body."""
 
     def feed(self, piece: bytes) -> Iterator[Delta]:
         """Read a piece of the body; yield its deltas."""
         try:
             self._feed(piece)
-        except ModelError:
+        except ModelError as error:
+            self._quote_server(error)
             yield from self._pipe.take()
             raise
         yield from self._pipe.take()
@@ -61,7 +67,8 @@ class AnswerReader:
         """Read the end of the body. Raises ModelError if it is no answer, or was cut."""
         try:
             self._end()
-        except ModelError:
+        except ModelError as error:
+            self._quote_server(error)
             yield from self._pipe.take()
             raise
         yield from self._pipe.take()
@@ -108,7 +115,7 @@ class AnswerReader:
             pipe.take()  # Not shown: an unfinished last frame may be half a text.
             raise bad_response("the stream was cut before the answer was complete")
         if not pipe.answered:
-            raise bad_response("the stream contains no answer", retry=pipe.no_host_answered)
+            raise bad_response("it contains no answer", retry=pipe.no_host_answered)
         if pipe.lacks_announced_calls:
             fault = bad_response("it announces tool calls and contains none", retry=True)
             fault.kind = "missing_calls"
@@ -127,7 +134,7 @@ class AnswerReader:
                 raise
             self._read_frames(self._splitter.feed(body))
             return
-        self._saw_frame = True
+        self._saw_frame, self._payload = True, value
         for delta in self._parser.read_whole(value):
             self._pipe.add(delta)
         self._pipe.add(LastEvent())
@@ -153,6 +160,18 @@ class AnswerReader:
                 payload = {"usage": (json_object(payload) or {}).get("usage")}
             elif name == b"error" and "error" not in (json_object(payload) or {}):
                 payload = {"error": payload or "an error event without a text"}
-            self._saw_frame = True
+            self._saw_frame, self._payload = True, payload
             for delta in parser.read_event(name, payload):
                 add(delta)
+
+    def _quote_server(self, error: ModelError) -> None:
+        """Add the server's own words, if it sent nothing but them: `{"message": "no such model"}`.
+
+        An error object (`error`) is read by the parser; here are the forms without one.
+        """
+        if self._pipe.answered or error.code != "LLM_BAD_RESPONSE" or error.server_text:
+            return
+        words = error_fields(self._payload).get("message")
+        if isinstance(words, str) and (words := safe_line(words)):
+            quoted = f"it contains no answer; the server says: {words.rstrip('.')}"
+            error.message, error.server_text = bad_response(quoted).message, words

@@ -13,6 +13,7 @@ from nbagent.contracts.model import ChatRequest
 from nbagent.providers.wires.base import Wire
 
 _OWN_PACKAGE = __name__.partition(".")[0]
+_ALWAYS_SENT = frozenset({"model", "messages"})
 
 
 def check_wires(wires: Sequence[object]) -> None:
@@ -69,10 +70,10 @@ def _field_faults(wire: Wire) -> Iterator[str]:
     if isinstance(names, str):
         yield f"has unsupported_fields = {names!r}; write frozenset({{{names!r}}})"
     elif unknown := sorted(set(names) - fields.keys()):
-        options = ", ".join(name for name, field in fields.items() if not field.is_required())
+        options = ", ".join(name for name in fields if name not in _ALWAYS_SENT)
         yield (
             f"has unsupported_fields that no request has ({', '.join(map(repr, unknown))}); write"
             f" some of {options}"
         )
-    elif always := sorted({"model", "messages"} & set(names)):
+    elif always := sorted(_ALWAYS_SENT & set(names)):
         yield f"must send {' and '.join(always)}; remove it from unsupported_fields"
