@@ -171,7 +171,7 @@ class AnswerReader:
         """
         if self._pipe.answered or error.code != "LLM_BAD_RESPONSE" or error.server_text:
             return
-        words = error_fields(self._payload).get("message")
-        if isinstance(words, str) and (words := safe_line(words)):
-            quoted = f"it contains no answer; the server says: {words.rstrip('.')}"
-            error.message, error.server_text = bad_response(quoted).message, words
+        text = error_fields(self._payload).get("message")
+        if isinstance(text, str) and (line := safe_line(text)):
+            quoted = f"it contains no answer; the server says: {line.rstrip('.')}"
+            error.message, error.server_text = bad_response(quoted).message, line
