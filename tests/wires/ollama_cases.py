@@ -160,7 +160,7 @@ BROKEN: dict[str, tuple[list[Any], str]] = {
     "an error beside done": ([last({"content": "x"}, error="boom")], "boom"),
     "done is no word": ([called(LOOK), {**last(), "done": "true"}], "cut"),
     "a line without a message": ([said("x"), HEAD, last()], "message"),
-    "a message that is a text": ([line("x"), last()], "message"),
+    "a message that is a text": ([line("x"), last()], "the server says: x"),
 }
 
 
