@@ -46,6 +46,7 @@ from nbagent.providers.transport.http import (
 from nbagent.providers.transport.sse import load_wire
 from nbagent.providers.wires.base import EncodingContext, Parser, Toolset, Wire
 from nbagent.providers.wires.encoding import MessageEncoder
+from nbagent.providers.wires.wire_check import check_wires, other_package
 from nbagent.providers.workarounds import ModelWorkarounds
 
 _MAX_ENCODERS = 8
@@ -93,6 +94,10 @@ class WireClient(ChatDoors):
         key_variables: environment variables for the key, if the server requires one.
         key_header: header for the key, if the server's differs from that of the first wire.
         start: command that starts the server; shown if nothing answers there.
+        default_path: path to add to a base URL that names only a host, if the wire names none.
+    Raises:
+        UsageError: a wire lacks something (the message says what to write), or `extra_body` holds
+            something that a wire sends itself.
     """
 
     def __init__(
@@ -104,15 +109,19 @@ class WireClient(ChatDoors):
         key_variables: Sequence[str] = (),
         key_header: KeyHeader | None = None,
         start: str = "",
+        default_path: str = "/v1",
     ) -> None:
         self._wires: tuple[Wire, ...] = tuple(wires) if isinstance(wires, Sequence) else (wires,)
+        check_wires(self._wires)
         first = self._wires[0]
         self.provider = provider
         self._config = config
         self._key_variables = tuple(key_variables)
         paths = [path for wire in self._wires for path in wire.endpoint_paths]
+        if first.default_path is not None:
+            default_path = first.default_path
         self._base_url = normalize_base_url(
-            config.base_url or "", default_path=first.default_path, endpoint_paths=paths
+            config.base_url or "", default_path=default_path, endpoint_paths=paths
         )
         self._origin = origin(self._base_url) or ""
         for wire in self._wires:
@@ -263,8 +272,7 @@ class WireClient(ChatDoors):
             except ModelError as error:
                 fault = error
             except Exception as error:
-                reason = f"{type(error).__name__}: {error}"
-                fault = ModelError(f"the client failed ({reason}); please report it.")
+                fault = _code_fault(error, attempt.wire)
             if fault is None and pipe.error:
                 yield _late_error_notice(pipe.error, pipe)
             # Azure refuses a filtered prompt with status 400, OpenRouter with 403. That ends the
@@ -496,6 +504,17 @@ def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
     """Return the request with these fields at their defaults."""
     fields = type(request).model_fields
     return request.model_copy(update={name: fields[name].get_default() for name in names})
+
+
+def _code_fault(error: Exception, wire: Wire) -> ModelError:
+    """Build the error for a fault in the code of this client or of the wire."""
+    reason = f"{type(error).__name__}: {error}"
+    if package := other_package(wire):
+        return ModelError(
+            f"the wire {wire.name!r} of the package {package!r} failed ({reason}); repair it, or"
+            " report it to that package."
+        )
+    return ModelError(f"the client failed ({reason}); please report it.")
 
 
 def _late_error_notice(error: ModelError, pipe: AnswerPipe) -> ClientNotice:

@@ -282,7 +282,8 @@ def answer_error(body: Any) -> ModelError | None:
     fault = error_fields(body)
     succeeded = any(fault.get(name) in _SUCCESS for name in ("code", "status_code"))
     message = fault.get("message")
-    return stream_error(body) if message and isinstance(message, str) and not succeeded else None
+    states_fault = isinstance(message, str) and message.strip() and not succeeded
+    return stream_error(body) if states_fault else None
 
 
 def request_id_of(headers: Mapping[str, str]) -> str | None:

@@ -1,4 +1,6 @@
-"""Refusals: a server's words for what it does not take, and the workaround for each kind.
+"""Refusals: the rules that lead from a server's words to a workaround; nothing is remembered here.
+
+`refused_names` finds the field that the words name; `workarounds` remembers what was learnt.
 
 One table of rules, `_RULES`: the wording, what looks alike and is not meant, and what is done. No
 list of models is kept: which model refuses what changes every month. What a request is about

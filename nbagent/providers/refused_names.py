@@ -1,4 +1,4 @@
-"""Find the parameter or message field that a server's refusal names.
+"""Refused names: which parameter or message field a server's words name; `refusals` decides on it.
 
 Pure functions over the server's words and the names that were sent. Servers name a field by a
 path (`messages.1.assistant.reasoning_content`, `body -> messages -> 1 -> reasoning_content`,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from urllib.parse import urlsplit
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
@@ -37,19 +38,25 @@ class Server(Provider):
     )
     """Open a `WireClient`, unless the row brings a client of its own."""
     wires: Callable[[Server, ProviderConfig], Sequence[Wire]]
-    """The wires it speaks, from `server_wires`; a request goes over the first one that accepts."""
+    """The wires it speaks: a function of `server_wires`, or `lambda row, config: [MyWire()]` for
+    wires of your own. A request goes over the first one that accepts it."""
     domain: str = ""
-    """Domain of the server. A base URL there has the quirks of this row, under any provider."""
+    """Domain of the server. A base URL there has the quirks and the key header of this row, also
+    under the rows for servers of every vendor (`row_at`). It sends no key there: see `key_hosts`.
+    Only the domains of built-in rows are known to these rows."""
     port: int = 0
-    """Port that only this server uses. A base URL with it has the quirks of this row."""
+    """Port that only this server uses. A base URL with it has the quirks of this row, as with
+    `domain`."""
     base_url_template: UrlTemplate | None = None
     """Default server, if its URL has parts that each person sets, such as a region."""
     quirks: Profile = _UNKNOWN
     """How the server differs from an unknown compatible one."""
-    quirks_at: Callable[[str], Profile] | None = None
-    """Quirks by base URL, for a row that people use for servers of every vendor."""
+    row_at: Callable[[str], Server | None] | None = None
+    """Row by base URL, for a row that people use for servers of every vendor: the quirks and the
+    key header are those of that row."""
     key_header: KeyHeader | None = None
-    """How the key is sent; None: as the wire says."""
+    """How the key is sent; None: as the wire says. Which key is sent, and where, does not depend
+    on it."""
 
     def __post_init__(self) -> None:
         # A copy by `replace` passes the method of its original: bind it again.
@@ -68,13 +75,38 @@ class Server(Provider):
             config,
             provider=self.name,
             key_variables=self.key_variables if requires_key else (),
-            key_header=self.key_header,
+            key_header=self.key_header_for(config.base_url),
             start=self.start,
+            default_path="/v1" if self.default_path is None else self.default_path,
         )
+
+    @property
+    def default_path(self) -> str | None:
+        """Path of the default server's URL; None without one, and if each person sets parts."""
+        template = self.base_url_template
+        url = template.text if template is not None else self.default_base_url
+        path = urlsplit(url or "").path.rstrip("/")
+        return None if url is None or "{" in path else path
 
     def quirks_for(self, base_url: str | None) -> Profile:
         """Return the quirks of the server at this address, which may be one of another vendor."""
-        return self.quirks if self.quirks_at is None else self.quirks_at(base_url or "")
+        row = self._row_for(base_url)
+        if row is None:
+            return _UNKNOWN
+        if row.quirks.default_path is None:
+            return replace(row.quirks, default_path=row.default_path)
+        return row.quirks
+
+    def key_header_for(self, base_url: str | None) -> KeyHeader | None:
+        """Return the key header of the server at this address; None: as the wire says."""
+        row = self._row_for(base_url)
+        # A domain may also hold servers of other people (cloudapp.azure.com); `key_hosts` do not.
+        if row is None or (row.key_hosts and not row.is_own_server(base_url)):
+            return self.key_header
+        return row.key_header
+
+    def _row_for(self, base_url: str | None) -> Server | None:
+        return self if self.row_at is None else self.row_at(base_url or "")
 
     def is_at(self, base_url: str | None) -> bool:
         """True if this server answers at the address, as far as its domain or port says."""

@@ -3,6 +3,18 @@
 A row says everything that is particular to its server: see the fields of `Server`, `Provider` and
 `Profile`. A comment in a row names the page of the vendor's documentation that says so. Look-up by
 name and providers of other packages are in `catalogue`.
+
+The order of the rows matters once: if a run names no model and several keys are set, the first row
+with a `default_model` and a key wins. A new row goes behind the others of its kind.
+
+Three fields say which servers are the vendor's:
+    default_base_url  Gets the key, and a bare host gets its path. Write it if there is one server.
+    key_hosts         Further domains that get the key (over TLS). Write one only if all servers in
+                      it are the vendor's, never a cloud where everybody gets a name.
+    domain            Gets no key, but the row's quirks and key header if a person gives such a base
+                      URL to `openai-compatible:`. Write it for every server on the Internet.
+`needs_key=False` is for servers that answer without one (on this machine): otherwise a missing key
+is an error that names `key_variables`, before anything is sent to the vendor's servers.
 """
 
 from __future__ import annotations
@@ -25,9 +37,9 @@ from nbagent.providers.wires.chat_profiles import Profile
 from nbagent.providers.wires.ollama import is_paid_model, ollama_url
 
 
-def known_quirks(base_url: str) -> Profile:
-    """Return the quirks of the server at this address; of an unknown one the defaults."""
-    return next((row.quirks for row in SERVERS if row.is_at(base_url)), Profile())
+def known_row(base_url: str) -> Server | None:
+    """Return the row of the server at this address; None if it is unknown."""
+    return next((row for row in SERVERS if row.is_at(base_url)), None)
 
 
 def built_in_server(name: str) -> Server:
@@ -66,7 +78,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("OPENAI_BASE_URL", "LLM_BASE_URL"),
         default_model="gpt-5.4",
         quirks=_OPENAI,
-        quirks_at=known_quirks,
+        row_at=known_row,
     ),
     Server(
         name="openai-responses",
@@ -76,7 +88,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("OPENAI_BASE_URL", "LLM_BASE_URL"),
         price_name="openai",
         telemetry_name="openai",
-        quirks_at=known_quirks,
+        row_at=known_row,
     ),
     Server(
         name="openai-compatible",
@@ -84,7 +96,7 @@ SERVERS: tuple[Server, ...] = (
         key_variables=("LLM_API_KEY",),
         base_url_variables=("LLM_BASE_URL",),
         needs_key=False,
-        quirks_at=known_quirks,
+        row_at=known_row,
     ),
     Server(
         name="azure",
@@ -134,7 +146,6 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("DEEPSEEK_BASE_URL",),
         default_model="deepseek-flash",
         quirks=Profile(
-            default_path="",
             effort_style="deepseek",
             forced_tool_stops_thinking=True,
             return_reasoning="deepseek",
@@ -151,7 +162,6 @@ SERVERS: tuple[Server, ...] = (
         key_variables=("OPENROUTER_API_KEY",),
         base_url_variables=("OPENROUTER_BASE_URL",),
         quirks=Profile(
-            default_path="/api/v1",
             effort_style="openrouter",
             null_content=True,
             names_tool_results=True,
@@ -166,7 +176,6 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("GROQ_BASE_URL",),
         quirks=replace(
             _HOSTED,
-            default_path="/openai/v1",
             omit_tools_for_none=True,
             schema_mode="never",  # Its json_schema excludes tools and streams.
         ),
@@ -221,7 +230,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("FIREWORKS_BASE_URL",),
         # docs.fireworks.ai, Reasoning and Structured Outputs: `reasoning_effort`, also `none`;
         # `reasoning_content` goes back in a tool loop; `json_schema` is enforced.
-        quirks=Profile(default_path="/inference/v1"),
+        quirks=Profile(),
     ),
     Server(
         name="cerebras",
@@ -263,7 +272,6 @@ SERVERS: tuple[Server, ...] = (
         # docs.z.ai, Chat Completion: `tool_choice` is `auto` only, `response_format` is text or
         # json_object, `thinking: {type}`; a stream ends with the usage, unasked.
         quirks=Profile(
-            default_path="/api/paas/v4",
             effort_style="thinking",
             knows_tool_choice=False,
             accepts_schema=False,
@@ -296,7 +304,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("AWS_BEDROCK_BASE_URL",),
         price_name="aws",
         telemetry_name="aws.bedrock",
-        quirks=Profile(default_path="/openai/v1", max_tokens_field="max_completion_tokens"),
+        quirks=Profile(max_tokens_field="max_completion_tokens"),
     ),
     Server(
         name="vertex",
@@ -337,7 +345,7 @@ SERVERS: tuple[Server, ...] = (
         is_free=True,
         paid_models=is_paid_model,
         # Of its endpoint for Chat Completions.
-        quirks=Profile(omit_tools_for_none=True, names_tool_results=True),
+        quirks=Profile(default_path="/v1", omit_tools_for_none=True, names_tool_results=True),
     ),
     Server(
         name="vllm",

@@ -1,6 +1,6 @@
-"""Workarounds: what one model on one server needs done differently, remembered by the process.
+"""Workarounds: what was learnt for one model on one server, remembered by the process and applied.
 
-`refusals` finds them in a server's errors; the client asks once more and shows the notice. A
+`refusals` learns them from a server's errors; the client asks once more and shows the notice. A
 parameter is a top-level key of the request's JSON, or `holder.key` inside one of the objects that
 hold parameters of their own.
 """

@@ -81,11 +81,18 @@ def test_a_key_goes_only_where_it_was_made_for(
 
 OTHER_PACKAGE = Path(__file__).parents[1] / "wires" / "other_package"
 ASK_IT = """
+import sys
 import nbagent
 from nbagent.providers.catalogue import provider_names
-run = nbagent.Agent(model="otherwire:x", tools="none", retries=0).run("Hello?")
+name = sys.argv[1]
+run = nbagent.Agent(model=f"{name}:x", tools="none", retries=0).run("Hello?")
 print(run.text, run.usage.completion_tokens, run.error and run.error.code, sep="|")
-print("otherwire" in provider_names(), *nbagent.models("otherwire").id)
+print(name in provider_names(), *nbagent.models(name).id)
+"""
+ASK_STRANGE = """
+import nbagent
+run = nbagent.Agent(model="strangewire:x", tools="none", retries=0).run("Hello?")
+print(run.error.message)
 """
 ASK_OLDER = """
 import asyncio, sys
@@ -150,18 +157,27 @@ def test_providers_are_listed_without_being_imported() -> None:
     assert not [name for name in names if "http" in name or "nbagent" in name]
 
 
-def test_a_wire_of_another_package_answers_a_run_and_is_listed() -> None:
+@pytest.mark.parametrize("name", ["otherwire", "openedwire"])
+def test_a_wire_of_another_package_answers_a_run_and_is_listed(name: str) -> None:
     said = b'data: {"say": "Hello "}\n\ndata: {"say": "yourself."}\n\n'
     with ModelServer([Reply(raw=said + b'data: {"over": 2}\n\n'), Reply(raw=said)]) as server:
         place = {"OTHERWIRE_URL": server.url, "OTHERWIRE_KEY": "key-of-another-wire"}
-        answered, listed = with_other_package(ASK_IT, **place)
-        cut, _ = with_other_package(ASK_IT, **place)
+        answered, listed = with_other_package(ASK_IT, name, **place)
+        cut, _ = with_other_package(ASK_IT, name, **place)
     assert answered == "Hello yourself.|2|None"
-    assert listed == "True otherwire:little"
+    assert listed == f"True {name}:little"
     assert cut == "Hello yourself.|0|LLM_BAD_RESPONSE"
     asked = server.requests[0]
     assert (asked.path, asked.headers["x-other-key"]) == ("/v1/talk", "key-of-another-wire")
     assert (asked.body["model"], asked.body["lines"]) == ("x", [["user", "Hello?"]])
+
+
+def test_a_parser_that_yields_anything_else_is_an_error_of_its_package() -> None:
+    with ModelServer([Reply(raw=b'data: {"say": "Hello."}\n\n')]) as server:
+        (shown,) = with_other_package(ASK_STRANGE, OTHERWIRE_URL=server.url)
+    assert "'otherwire' of the package 'otherwire' failed" in shown
+    assert "yielded str, which is no WireDelta" in shown
+    assert "please report it" not in shown
 
 
 def test_clients_of_packages_written_before_deltas_answer_in_chunks() -> None:
@@ -177,6 +193,8 @@ BROKEN = {
     "endingwire": r"'endingwire' \(.*\) cannot be loaded: SystemExit: usage: .*; repair or",
     "oddwire": r"'oddwire' \(.*\) gave .*, not a Provider",
     "closedwire": r"'closedwire' \(.*\) cannot be opened: KeyError: .*_LICENCE'; repair or",
+    "pathlesswire": r"the wire otherwire\.broken\.wires\.PathlessWire has no path; write endpoint",
+    "abstractwire": r"'abstractwire' .* cannot be opened: TypeError: .* abstract .*params.*repair",
     "silentwire": "'silentwire' cannot list its models: SystemExit: no list; .*repair",
     "otherwir": "Did you mean 'otherwire'",
 }

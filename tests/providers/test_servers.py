@@ -10,10 +10,12 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypedDict
+from urllib.parse import urlsplit
 
 import pytest
 from servers.model_server import ModelServer
 from test_provider_lookup import with_other_package
+from wires.other_package.otherwire import OtherWire
 
 import nbagent
 from nbagent.contracts.errors import UsageError
@@ -23,7 +25,11 @@ from nbagent.contracts.secret_names import is_secret_name
 from nbagent.providers import servers
 from nbagent.providers.catalogue import find_provider, provider_names
 from nbagent.providers.client import WireClient
+from nbagent.providers.keys import KeyHeader
+from nbagent.providers.server_row import Server
+from nbagent.providers.server_wires import chat_wires
 from nbagent.providers.servers import SERVERS
+from nbagent.providers.wires.chat_profiles import Profile
 
 KEY = "sk-0123456789abcdef"
 AWS = {"AWS_REGION": "eu-west-1", "AWS_BEARER_TOKEN_BEDROCK": KEY}
@@ -128,10 +134,118 @@ def test_any_provider_has_the_quirks_of_a_known_server(row: Any) -> None:
     for name in ("openai", "openai-compatible", "openai-responses"):
         generic = next(other for other in SERVERS if other.name == name)
         at_home = f"https://api.{row.domain}/x"
-        assert generic.quirks_for(at_home) == row.quirks
-        assert generic.quirks_for(f"https://{row.domain}.example/x") != row.quirks or (
-            row.quirks == generic.quirks_for("https://unknown.example")
-        )
+        assert generic.quirks_for(at_home) == row.quirks_for(at_home)
+        assert generic.quirks_for(f"https://{row.domain}.example/x") == Profile()
+
+
+# A new row, as somebody adds it to the table
+
+ACME = Server(
+    name="acme",
+    wires=chat_wires,
+    default_base_url="https://api.acme.example/llm/v2",
+    domain="acme.example",
+    key_variables=("ACME_API_KEY",),
+    base_url_variables=("ACME_BASE_URL",),
+    key_header=KeyHeader("X-Acme-Key", ""),
+)
+TALK = Server(
+    name="talk",
+    wires=lambda row, config: [OtherWire()],
+    default_base_url="https://api.talk.example/llm/v2",
+)
+DEFAULTS = {"bedrock": "https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1"}
+BARE_HOSTS: dict[str, tuple[Server, str]] = {
+    row.name: (row, url)
+    for row in (*SERVERS, ACME, TALK)
+    if (url := row.default_base_url or DEFAULTS.get(row.name))
+}
+
+
+def sent_url(row: Server, base_url: str) -> str:
+    """URL of a request with this base URL. Nothing is sent."""
+
+    async def encode() -> str:
+        client = row.open(ProviderConfig(base_url=base_url))
+        assert isinstance(client, WireClient)
+        request = ChatRequest(model="m", messages=ASKED["messages"])
+        url = client.wire_request(request, stream=True).url
+        await client.close()
+        return url
+
+    return asyncio.run(encode())
+
+
+@pytest.mark.parametrize(("row", "default"), BARE_HOSTS.values(), ids=BARE_HOSTS)
+def test_a_bare_host_gets_the_path_of_the_default_server(row: Server, default: str) -> None:
+    parts = urlsplit(default)
+    assert sent_url(row, f"{parts.scheme}://{parts.netloc}") == sent_url(row, default)
+    proxy = "https://proxy.example.org"
+    if row.row_at is None:
+        assert urlsplit(sent_url(row, proxy)).path == urlsplit(sent_url(row, default)).path
+    assert sent_url(row, f"{proxy}/own").startswith(f"{proxy}/own")
+
+
+# base URL: the URL of a chat under `openai-compatible`.
+BARE_ELSEWHERE = {
+    "https://api.deepseek.com": "/chat/completions",
+    "https://api.groq.com": "/openai/v1/chat/completions",
+    "https://generativelanguage.googleapis.com": "/v1beta/openai/chat/completions",
+    "https://r.openai.azure.com": "/openai/v1/chat/completions",
+    "http://127.0.0.1:11434": "/v1/chat/completions",
+    "https://unknown.example": "/v1/chat/completions",
+}
+
+
+@pytest.mark.parametrize("base_url", BARE_ELSEWHERE)
+def test_a_bare_host_of_a_known_server_gets_its_path_under_another_provider(base_url: str) -> None:
+    generic = servers.built_in_server("openai-compatible")
+    assert sent_url(generic, base_url) == base_url + BARE_ELSEWHERE[base_url]
+
+
+@pytest.fixture
+def acme(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "SERVERS", (*SERVERS, ACME))
+
+
+AZURE = servers.built_in_server("azure").key_header
+# provider, base URL: the key header of the row; None: that of the wire.
+HEADERS: dict[str, tuple[str, str, KeyHeader | None]] = {
+    "at home": ("openai-compatible", "https://api.acme.example/llm/v2", ACME.key_header),
+    "under another": ("openai-responses", "https://api.acme.example", ACME.key_header),
+    "its other servers": ("openai", "https://eu.acme.example/llm/v2", ACME.key_header),
+    "a longer host": ("openai-compatible", "https://acme.example.org/v1", None),
+    "a name that ends so": ("openai-compatible", "https://notacme.example/v1", None),
+    "a row of its own": ("deepseek", "https://api.acme.example/llm/v2", None),
+    "azure": ("openai", "https://r.openai.azure.com/openai/v1", AZURE),
+    "azure elsewhere": ("azure", "https://gateway.example/openai/v1", AZURE),
+    "a machine at azure": ("openai", "https://vm.westeurope.cloudapp.azure.com/v1", None),
+    "unknown": ("openai-compatible", "http://127.0.0.1:1/v1", None),
+}
+
+
+@pytest.mark.usefixtures("acme")
+@pytest.mark.parametrize(("provider", "base_url", "header"), HEADERS.values(), ids=HEADERS)
+def test_the_key_header_follows_the_row_of_the_host(
+    provider: str, base_url: str, header: KeyHeader | None
+) -> None:
+    assert servers.built_in_server(provider).key_header_for(base_url) == header
+
+
+@pytest.mark.usefixtures("acme")
+def test_a_key_is_sent_in_the_header_of_its_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ACME_API_KEY", "sk-of-acme-0123456789")
+    with ModelServer(["Yes."] * 2) as server:
+        monkeypatch.setenv("HTTP_PROXY", server.origin)
+        url = "http://api.acme.example/llm/v2"
+        for key in (KEY, ""):
+            monkeypatch.setenv("LLM_API_KEY", key)
+            agent = nbagent.Agent("openai-compatible:m", base_url=url)
+            assert agent.run("Hello?").text == "Yes."
+    with_key, without = (request.headers for request in server.requests)
+    assert (with_key["x-acme-key"], "authorization" in with_key) == (KEY, False)
+    # The laws of keys are unchanged: no key of a variable goes to a row by its domain.
+    assert not {"x-acme-key", "authorization"} & without.keys()
 
 
 # provider, environment: the URL, or words of the error.
@@ -248,7 +362,8 @@ def test_every_row_is_listed_and_has_a_secret_key_variable() -> None:
         assert all(is_secret_name(variable) for variable in row.key_variables)
         assert row.wires(row, ProviderConfig(base_url=row.default_base_url))
     readme = Path(servers.__file__).parents[2].joinpath("README.md").read_text("utf-8")
-    assert not [row.name for row in SERVERS if f"`{row.name}:`" not in readme]
+    missing = ", ".join(f"`{row.name}:`" for row in SERVERS if f"`{row.name}:`" not in readme)
+    assert not missing, f"add {missing} to the table of providers in README.md"
 
 
 @pytest.mark.parametrize("around", [" {} ", "\t{}", "{}\n", "\n {}\r\n"])

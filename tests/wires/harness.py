@@ -42,6 +42,7 @@ from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.secrets import SecretKey
 from nbagent.providers.catalogue import find_provider
 from nbagent.providers.client import WireClient
+from nbagent.providers.provider import Provider
 
 T = TypeVar("T")
 JSON = dict[str, Any]
@@ -196,7 +197,8 @@ class WireSetup:
     """A wire with its cases."""
 
     name: str
-    provider: str
+    provider: str | Provider
+    """A provider that nbagent knows by this name, or one of another package."""
     quirks: Sequence[int] = ()
     """Numbers of documented quirks of its servers: each is `#n` in the id of at least one case."""
     ended: re.Pattern[bytes]
@@ -204,6 +206,8 @@ class WireSetup:
     path: str = "/v1"
     conversation: str = "messages"
     """The field of a request that grows."""
+    takes_pictures: bool = True
+    """False: a request with an image is one clear error."""
     servers: Mapping[str, str] = field(default_factory=dict[str, str])
     answers: Sequence[AnswerCase]
     requests: Sequence[RequestCase]
@@ -248,7 +252,9 @@ class World:
         """A client of the wire's provider; of the loopback server by default."""
         config = {"api_key": SecretKey(KEY), "retries": 0, **config}
         config["base_url"] = base_url or self.player.origin + wire.path
-        client = find_provider(wire.provider).open(ProviderConfig(**config))
+        provider = wire.provider
+        provider = find_provider(provider) if isinstance(provider, str) else provider
+        client = provider.open(ProviderConfig(**config))
         try:
             yield client
         finally:

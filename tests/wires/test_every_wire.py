@@ -31,6 +31,7 @@ from wires.harness import (
     matches,
     plain_url,
 )
+from wires.other_package.otherwire import PROVIDER
 from wires.sdk_types import OFFICIAL
 
 from nbagent.contracts.errors import CODES, ModelError
@@ -89,6 +90,42 @@ def test_an_answer_is_what_the_server_said_whole_and_in_any_pieces(
             assert asked.headers["accept-encoding"] == "identity", "what is packed comes late"
     for result in results[1:]:
         assert result == results[0], f"in pieces of {odd}"
+
+
+# A body without an answer, an error object or a status: the server's words, or none.
+BARE_WORDS: dict[str, tuple[Any, str]] = {
+    "message": ({"message": "no such model"}, "no such model"),
+    "detail": ({"detail": "no such model."}, "no such model"),
+    "a list of details": ({"detail": [{"loc": ["body", "model"], "msg": "no"}]}, "model: no"),
+    "error_message": ({"error_message": "no such model"}, "no such model"),
+    "a status beside it": ({"status": "failed", "message": "try later"}, "try later"),
+    "lines": ({"message": "no such\n model"}, "no such model"),
+    "no text": ({"message": 3}, ""),
+    "an empty text": ({"message": " "}, ""),
+    "an object": ({"message": {"role": "assistant"}}, ""),
+    "nothing": ({}, ""),
+}
+
+
+@pytest.mark.parametrize(("body", "words"), BARE_WORDS.values(), ids=BARE_WORDS)
+@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+def test_words_of_a_server_in_place_of_an_answer_are_said(
+    world: World, wire: WireSetup, body: Any, words: str
+) -> None:
+    sent = json.dumps(body).encode()
+    case = AnswerCase("words", body=sent)
+    prefix = b"data: " if any(b"data: " in other.stream for other in wire.answers) else b""
+    plays = [case.play(stream=False), case.play(stream=True, body=prefix + sent + b"\n\n")]
+    outcomes = [
+        *world.answers(wire, case, plays[:1], stream=False),
+        *world.answers(wire, case, plays, stream=True),
+    ]
+    for _, error in outcomes:
+        assert isinstance(error, ModelError), repr(error)
+        assert error.code == "LLM_BAD_RESPONSE"
+        assert error.message.isprintable()
+        assert ("the server says" in error.message) is bool(words)
+        assert not words or f"no answer; the server says: {words}. Try again" in error.message
 
 
 def recorded(case: AnswerCase, outcome: Outcome) -> Any:
@@ -187,12 +224,42 @@ def test_what_an_answer_needs_back_goes_back_with_the_next_request(
         matches(case.back, world.wire_request(wire, asked, plain_url(wire, server))[1])
 
 
-@pytest.mark.parametrize("wire", WIRES, ids=lambda wire: wire.name)
+TEXT_WIRE = WireSetup(
+    name="otherwire",
+    provider=PROVIDER,
+    ended=re.compile(rb'\{"over": \d+\}'),
+    conversation="lines",
+    takes_pictures=False,
+    answers=[
+        AnswerCase(
+            "text",
+            stream=b'data: {"say": "Hello."}\n\ndata: {"over": 2}\n\n',
+            body=b'{"say": "Hello.", "over": 2}',
+            text="Hello.",
+            thorough=True,
+        )
+    ],
+    requests=(),
+)
+"""A wire of another package: texts alone, no tools."""
+PICTURE = Message(role="user", content=(TextPart(text="See."), ImagePart(data="UkVE")))
+
+
+@pytest.mark.parametrize("wire", [*WIRES, TEXT_WIRE], ids=lambda wire: wire.name)
+def test_a_picture_is_sent_or_refused_never_left_out(world: World, wire: WireSetup) -> None:
+    if wire.takes_pictures:
+        assert "UkVE" in json.dumps(world.wire_request(wire, ask(messages=(PICTURE,)))[1])
+    else:
+        with pytest.raises(ModelError, match="takes no images, so 'image/png' was not sent"):
+            world.wire_request(wire, ask(messages=(PICTURE,)))
+
+
+@pytest.mark.parametrize("wire", [*WIRES, TEXT_WIRE], ids=lambda wire: wire.name)
 def test_each_request_extends_the_one_before_byte_for_byte(world: World, wire: WireSetup) -> None:
     case = next(case for case in wire.answers if case.thorough)
-    case = replace(case, server=next(iter(wire.servers)))
-    picture = Message(role="user", content=(TextPart(text="See."), ImagePart(data="UkVE")))
-    settled = {"messages": (picture,), "system_prompt": "S", "reasoning": "high"}
+    case = replace(case, server=next(iter(wire.servers), ""))
+    question = PICTURE if wire.takes_pictures else Message.of("user", "See.")
+    settled = {"messages": (question,), "system_prompt": "S", "reasoning": "high"}
     request = case.request.model_copy(update=settled)
     bodies: list[JSON] = []
     for _ in range(3):

@@ -7,7 +7,7 @@ complete.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, assert_never
+from typing import Any, Never
 
 from nbagent.contracts.corrections import AnswerRestarted, TextCorrected
 from nbagent.contracts.deltas import (
@@ -225,7 +225,7 @@ class AnswerPipe:
             case LastEvent():
                 self.ended = True  # `[DONE]` may be all that came.
             case _:
-                assert_never(delta)
+                raise _no_wire_delta(delta)
 
     def finish(self, reason: FinishReason | None, word: str = "") -> None:
         """Set the finish reason.
@@ -422,3 +422,8 @@ class AnswerPipe:
                 " Set max_tokens, or choose another model.",
                 code="LLM_BAD_RESPONSE",
             )
+
+
+def _no_wire_delta(delta: Never) -> TypeError:
+    """Build the error of a parser that yields anything else."""
+    return TypeError(f"its parser yielded {type(delta).__name__}, which is no WireDelta")

@@ -1,4 +1,4 @@
-"""Read the content of a message in any form that servers use: a text, parts, an object."""
+"""Read the content of a message, in any form: a text, parts, an object. It becomes the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read single fields of answers as servers write them: texts, counts, arguments."""
+"""Read one value of a server's JSON, whatever its field is called: a text, a count, arguments."""
 
 from __future__ import annotations
 

@@ -79,8 +79,18 @@ class AnswerReader:
         yield from self._pipe.take()
 
     def _with_server_words(self, error: ModelError) -> ModelError:
-        """Return the error that the last frame states, if this one has no words of the server."""
-        return error if error.server_text else answer_error(self._payload) or error
+        """Return the error that the last frame states, if this one has no words of the server.
+
+        An error object (`error`) is read by the parser; here are the forms without one.
+        """
+        if error.server_text or self._pipe.answered:
+            return error
+        stated = answer_error(self._payload)
+        if stated is not None and stated.code == "LLM_BAD_RESPONSE" == error.code:
+            line = stated.server_text.rstrip(".")
+            quoted = bad_response(f"it contains no answer; the server says: {line}")
+            stated.message = quoted.message
+        return stated or error
 
     def _feed(self, piece: bytes) -> None:
         piece = self._long_data.feed(piece)
@@ -124,7 +134,7 @@ class AnswerReader:
             pipe.take()  # Not shown: an unfinished last frame may be half a text.
             raise bad_response("the stream was cut before the answer was complete")
         if not pipe.answered:
-            raise bad_response("the stream contains no answer", retry=pipe.no_host_answered)
+            raise bad_response("it contains no answer", retry=pipe.no_host_answered)
         if pipe.lacks_announced_calls:
             fault = bad_response("it announces tool calls and contains none", retry=True)
             fault.kind = "missing_calls"

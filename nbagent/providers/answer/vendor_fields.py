@@ -1,6 +1,6 @@
-"""Further fields of a server's answer: its id, a fingerprint, the usage in the server's own words.
+"""Keep the fields that nbagent does not read: an answer's id, a fingerprint, its own usage.
 
-They are kept for a person and never sent back. The parsers name the objects; here they are bounded.
+They are for a person and never sent back. The parsers name the objects; here they are bounded.
 """
 
 from __future__ import annotations

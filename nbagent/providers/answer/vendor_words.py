@@ -1,4 +1,4 @@
-"""Fields that all wires share: token counts, errors, calls, lists of models.
+"""Read what all servers send under other names: token counts, errors, calls, lists of models.
 
 One table for all servers, not one per wire: a gateway passes on the words of the server behind it.
 """

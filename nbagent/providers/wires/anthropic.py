@@ -282,6 +282,7 @@ class Anthropic(Wire):
 
     name = "anthropic"
     parser = AnthropicParser
+    default_path = "/v1"
     endpoint_paths = ("/messages",)
     key_header = "x-api-key"
     key_prefix = ""
@@ -297,7 +298,7 @@ class Anthropic(Wire):
         is_own_server: bool = False,
     ) -> None:
         url = normalize_base_url(
-            base_url, default_path=self.default_path, endpoint_paths=self.endpoint_paths
+            base_url, default_path=self.default_path or "", endpoint_paths=self.endpoint_paths
         )
         parts = urlsplit(url)
         self._is_own_server = is_own_server

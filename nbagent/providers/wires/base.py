@@ -1,16 +1,19 @@
 """Base of a wire: facts about one format of requests and answers, without any I/O.
 
-`client.WireClient` sends requests over it. Another package adds a wire by the entry point
-`nbagent.providers`: a `Provider` whose `open` returns `WireClient(MyWire(), config, …)`.
+`client.WireClient` sends requests over it. Another package adds a wire and its server as one row,
+`Server(name="acme", wires=lambda row, config: [MyWire()], …)`, by the entry point
+`nbagent.providers`. It needs nothing in `server_wires`, which names our own wires. A client that is
+no `WireClient` comes with `Provider(name="acme", open=…)`.
 """
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
@@ -52,7 +55,7 @@ class EncodingContext:
         return raw if model_family(str(raw.get("model") or "")) == model_family(self.model) else {}
 
 
-class Parser(Protocol):
+class Parser(ABC):
     """Reads one answer. A fresh one for each attempt."""
 
     ends_with_done: bool = False
@@ -62,22 +65,26 @@ class Parser(Protocol):
     def __init__(self, request: ChatRequest, progress: Progress) -> None:
         self._progress = progress
 
+    @abstractmethod
     def read_event(self, name: bytes, data: Any) -> Iterable[WireDelta]:
         """Read one decoded frame of a stream. Raises ModelError."""
-        ...
 
     def read_whole(self, body: Any) -> Iterable[WireDelta]:
         """Read a whole answer, without streaming. Raises ModelError."""
         return self.read_event(b"", body)
 
 
-class Wire(Protocol):
-    """One format of requests and answers. Facts only; the defaults are those of most wires."""
+class Wire(ABC):
+    """One format of requests and answers. Facts only; the defaults are those of most wires.
+
+    A wire writes `name`, `parser`, `endpoint_paths` or `path`, and the abstract methods.
+    """
 
     name: str
     parser: Callable[[ChatRequest, Progress], Parser]
-    default_path: str = "/v1"
-    """Path to add to a base URL that names only a host."""
+    """Class of its parser, or a method that makes one."""
+    default_path: str | None = None
+    """Path to add to a base URL that names only a host; None: that of the row's default server."""
     endpoint_paths: tuple[str, ...] = ()
     """Paths that people copy along with a base URL; requests go to the first one."""
     framing: Callable[[], Splitter] = Sse
@@ -121,6 +128,7 @@ class Wire(Protocol):
         """Headers of each request, without the key."""
         return {}
 
+    @abstractmethod
     def params(
         self, request: ChatRequest, names: WireNames, workarounds: frozenset[str], *, stream: bool
     ) -> dict[str, Any]:
@@ -129,7 +137,6 @@ class Wire(Protocol):
         Holds only what the request sets: servers refuse or ignore unknown fields, and an unset
         field keeps the server's default.
         """
-        ...
 
     def merge_extra_body(self, params: dict[str, Any], extra: Mapping[str, Any]) -> None:
         """Merge the person's `extra_body` into the parameters, in place."""
@@ -149,9 +156,9 @@ class Wire(Protocol):
         """True if the server forces the answer into `output_schema`, also with these tools."""
         return False
 
+    @abstractmethod
     def encode_tool(self, spec: ToolSpec, name: str) -> dict[str, Any]:
         """Encode one tool under its name on the wire."""
-        ...
 
     def system_text(self, request: ChatRequest) -> str:
         """System text, with everything that this wire can only say in words."""
@@ -163,10 +170,10 @@ class Wire(Protocol):
         """Group the messages that are encoded together; each group is encoded once."""
         return ((message,) for message in messages)
 
+    @abstractmethod
     def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
         """Encode one group. The result must not depend on later messages: it is cached, and the
         provider's prompt cache needs the same bytes in each request."""
-        ...
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
         """Fields for the system text beside the messages; None if it is the first message."""

@@ -18,7 +18,10 @@ class Profile:
     field is sent only if it was set, and only to servers that know it.
     """
 
-    default_path: str = "/v1"
+    default_path: str | None = None
+    """Path to add to a base URL that names only a host; None: the path of the row's default server,
+    or `/v1`. Write one if the row has no default server, or if the default server's path belongs to
+    another wire."""
     max_tokens_field: Literal["max_completion_tokens", "max_tokens"] = "max_tokens"
     """OpenAI's reasoning models refuse `max_tokens`; DeepSeek and Ollama silently ignore
     `max_completion_tokens`."""

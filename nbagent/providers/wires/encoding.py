@@ -310,8 +310,15 @@ def is_audio(part: FilePart) -> bool:
     return bool(audio_type(part))
 
 
-def unsupported_file(part: FilePart, provider: str) -> ModelError:
-    """Build the error for a file that the provider does not accept."""
+def unsupported_file(part: FilePart | ImagePart, provider: str) -> ModelError:
+    """Build the error for a file or an image that the provider does not accept."""
+    if isinstance(part, ImagePart):
+        name = part.alt[:80] or part.media_type[:80]
+        return ModelError(
+            f"{provider} takes no images, so {name!r} was not sent; choose a model that takes them,"
+            " or say in words what it shows.",
+            code="LLM_HTTP_ERROR",
+        )
     if is_audio(part):
         return ModelError(
             f"{provider} takes no audio, so {part.name!r} was not sent; Gemini models (google:…) "

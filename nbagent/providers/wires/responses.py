@@ -317,6 +317,7 @@ class Responses(Wire):
 
     def __init__(self, profile: Profile = _UNKNOWN_SERVER) -> None:
         self._profile = profile
+        self.default_path = profile.default_path
         self.account_headers = profile.account_headers
 
     def params(

@@ -1,4 +1,4 @@
-"""A provider in a package of its own, with a wire that was made up for this example.
+"""A server in a package of its own: one row, with a wire that was made up for this example.
 
 Asked is `{"model", "lines": [[role, text], …]}`; the events that answer are `{"say": text}` and,
 at the end, `{"over": tokens}`.
@@ -12,8 +12,7 @@ from typing import Any
 from nbagent.contracts.deltas import TextPiece
 from nbagent.contracts.errors import ModelError
 from nbagent.contracts.messages import Message
-from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig, ToolSpec, Usage
-from nbagent.contracts.ports import ChatClient
+from nbagent.contracts.model import ChatRequest, ModelInfo, ToolSpec, Usage
 from nbagent.providers.answer.wire_deltas import (
     Finish,
     LastEvent,
@@ -22,8 +21,9 @@ from nbagent.providers.answer.wire_deltas import (
     UsageReport,
     WireDelta,
 )
-from nbagent.providers.provider import Provider
+from nbagent.providers.server_row import Server
 from nbagent.providers.wires.base import EncodingContext, Parser, Wire
+from nbagent.providers.wires.encoding import answer_text, text_or_part, unsupported_file
 from nbagent.providers.wires.tool_names import WireNames
 
 
@@ -49,7 +49,7 @@ class OtherWire(Wire):
         return {}
 
     def encode_group(self, group: tuple[Message, ...], context: EncodingContext) -> list[Any]:
-        return [[message.role, message.text] for message in group]
+        return [[message.role, text_of(message)] for message in group]
 
     def system_fields(self, text: str) -> dict[str, Any] | None:
         return {"system": text}
@@ -59,6 +59,18 @@ class OtherWire(Wire):
 
     def read_models(self, body: Any) -> tuple[list[ModelInfo], str | None]:
         return [ModelInfo(id=item["id"]) for item in body["data"]], None
+
+
+def text_of(message: Message) -> str:
+    """Text of a message, with the text of its files. This server takes nothing else."""
+    if message.role == "assistant":
+        return answer_text(message)
+    texts: list[str] = []
+    for shown in map(text_or_part, message.content):
+        if not isinstance(shown, str):
+            raise unsupported_file(shown, "Otherwire")
+        texts.append(shown)
+    return "\n".join(texts)
 
 
 class OtherParser(Parser):
@@ -76,16 +88,9 @@ class OtherParser(Parser):
             yield LastEvent()
 
 
-def opened(config: ProviderConfig) -> ChatClient:
-    """Called for the first question: only then is the HTTP library imported."""
-    from nbagent.providers.client import WireClient
-
-    return WireClient(OtherWire(), config, provider="otherwire")
-
-
-PROVIDER = Provider(
+PROVIDER = Server(
     name="otherwire",
-    open=opened,
+    wires=lambda row, config: [OtherWire()],
     key_variables=("OTHERWIRE_KEY",),
     base_url_variables=("OTHERWIRE_URL",),
     default_base_url="https://talk.example.org/v1",
