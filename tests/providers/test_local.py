@@ -255,7 +255,7 @@ def test_server_has_no_key_of_this_process_and_asks_for_its_own(
         ("n_ctx=5", "could not be loaded .*JSONDecodeError.* check .* NBAGENT_LOCAL_PARAMS"),
         ("missing.gguf", "is not a file; name a GGUF file"),
         ("text.gguf", "could not be loaded "),
-        ("cut.gguf", "could not be loaded .*corrupted or incomplete"),
+        ("cut.gguf", "could not be loaded .*(?:corrupted or incomplete|failed to load model)"),
         ("hf:owner/../x.gguf", "is not a model file of the hub"),
         ("hf:owner/repo", "is not a model file of the hub; write OWNER/REPO/FILE.gguf"),
         ("hf:owner/repo/absent.gguf", "run %agent pull owner/repo/absent.gguf"),

@@ -278,13 +278,14 @@ HTML_TABLE = (
 )
 
 
-def given_data(data: Any, *_: Any) -> Any:
-    return data
+def method_with(data: Any) -> Callable[..., Any]:
+    """A display method; a partial would not be one from Python 3.14 on."""
+    return lambda self, *_: data
 
 
 def showing(*forms: tuple[str, Any], **methods: Any) -> Any:
     """A value whose class has only display methods."""
-    made = {f"_repr_{form}_": functools.partial(given_data, data) for form, data in forms}
+    made = {f"_repr_{form}_": method_with(data) for form, data in forms}
     return type("Shows", (), {**made, **methods})()
 
 

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import inspect
 import math
-import operator
 import re
 import types
 import typing
@@ -125,6 +124,12 @@ def managed(a: int) -> Generator[int]:
     yield a
 
 
+class Unsigned:
+    """Its instances can be called, and nothing says how."""
+
+    __call__ = max
+
+
 def made(source: str) -> Any:
     """A function without source text."""
     names: dict[str, Any] = {"tool": nbagent.tool}
@@ -166,7 +171,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: as_tool(functools.partial(unnamed_one, 1)),
         "a lambda has no name",
     ),
-    "instance without a signature": (lambda: as_tool(operator.itemgetter(1)), "wrap it in a def"),
+    "instance without a signature": (lambda: as_tool(Unsigned()), "wrap it in a def"),
     "generator object": (lambda: tool(iter("ab")), "cannot be a tool"),  # pyright: ignore
     "lambda": (lambda: tool(lambda: 1), "a lambda has no name"),
     "a type that no model can give": (lambda: tool(unfit), "parameter 'wrong' of tool 'unfit'"),
