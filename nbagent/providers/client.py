@@ -127,6 +127,7 @@ class WireClient(ChatDoors):
             key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
+            withheld_key=config.withheld_key,
         )
         self._toolset = Toolset((), first)
         self._contexts: dict[str, int | None] = {}

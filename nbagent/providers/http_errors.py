@@ -141,6 +141,10 @@ _MESSAGES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
 """By error code: statuses that mean it unless the body says more, what happened, what to do."""
+_NO_KEY_SENT = (
+    "None was sent: put it into a variable before the kernel starts, and name the variable with"
+    " key_variable='NAME' (--key-variable NAME)."
+)
 
 
 _KINDS: dict[str, ModelErrorKind] = {
@@ -158,6 +162,7 @@ def response_error(
     url: str = "",
     text: str = "",
     key_sent: bool = True,
+    withheld_key: str = "",
 ) -> ModelError:
     """Build the error of a response whose status is not 2xx.
 
@@ -166,6 +171,7 @@ def response_error(
         body: decoded JSON, or None.
         text: the body as text; shown if it is not JSON.
         key_sent: False if the request carried no key, which changes the advice.
+        withheld_key: why a key that is set was not sent, and how to send it.
     """
     fault = error_fields(body)
     if not fault.get("message"):
@@ -182,7 +188,9 @@ def response_error(
     is_spend_cap = wait_s is None and any(name.startswith("anthropic-") for name in headers)
     code = _error_code(402 if status == 429 and is_spend_cap else status, fault, raw_text)
     server_text = safe_line(raw_text)
-    headline, advice = _headline_and_advice(status, fault, code, raw_text, key_sent=key_sent)
+    headline, advice = _headline_and_advice(status, fault, code, raw_text)
+    if code == "LLM_AUTH_FAILED" and not key_sent:
+        headline, advice = "the provider requires a key", withheld_key or _NO_KEY_SENT
     if status == 404 and url and code == "LLM_HTTP_ERROR":
         advice = f"The request went to {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
@@ -228,15 +236,11 @@ def _is_retryable(
 
 
 def _headline_and_advice(
-    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str, *, key_sent: bool
+    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str
 ) -> tuple[str, str]:
     """What happened, and what to do."""
     _, headline, advice = _MESSAGES[code]
     match code:
-        case "LLM_AUTH_FAILED" if not key_sent:
-            headline = "the provider requires a key"
-            advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
-            advice += " before the kernel starts."
         case "LLM_HTTP_ERROR" if status is not None and status >= 500:
             headline, advice = "the provider failed", "Try again later."
         case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):

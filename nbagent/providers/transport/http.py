@@ -64,6 +64,7 @@ class HttpClient:
         key_header: KeyHeader = _BEARER,
         headers: Mapping[str, str] | None = None,
         advice: str = "",
+        withheld_key: str = "",
     ) -> None:
         self.address = Address(base_url)
         headers = headers or {}
@@ -83,6 +84,7 @@ class HttpClient:
         )
         """True if a key is sent."""
         self._key_header = key_header
+        self._withheld_key = withheld_key
         self._advice = advice or "is it running?"
 
     async def send(
@@ -194,6 +196,7 @@ class HttpClient:
             url=shown,
             text=raw.decode("utf-8", "replace"),
             key_sent=self.has_key,
+            withheld_key=self._withheld_key,
         )
 
 
