@@ -395,6 +395,11 @@ class WireClient(ChatDoors):
             return None
         if not workaround.notice or state.workarounds >= MAX_WORKAROUNDS:
             make_final(fault)
+            if workaround.notice:
+                fault.message += (
+                    f" {MAX_WORKAROUNDS} changes of the request were learnt for this server and"
+                    " model, and it refused it still: run.resume() starts with them."
+                )
             return None
         state.workarounds += 1
         ModelWorkarounds.for_model(self._base_url, state.request.model).remember(workaround)

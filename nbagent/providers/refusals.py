@@ -69,7 +69,9 @@ REFUSED = re.compile(
     r"|must be verified|(?:must|should|can|may)(?: ?not|n't) (?:(?:both )?be (?:set|present|sent"
     r"|included|provided|specified|passed|used|combined)|have|contain|include)\b|incompatible with"
     r"|n[o']t enabled|only works in thinking"
-    r"|not valid (?:for|with|on) th|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
+    r"|not valid (?:for|with|on) th|(?:parameter|param|argument)\W{1,3}[\w.]+\W{0,2} is (?:invalid"
+    r"|not valid|illegal)\b(?!\W{0,2} ?(?:value|because|must|should|since|as|it)\b|[:,(])"
+    r"|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
     r"|accepted)|supported values|must be one of|should be ['\"]|不支持|不允许",
     re.I,
 )
@@ -481,6 +483,7 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
         return None
     if names == ["stream"]:
         return _whole_answer(refusal)
+    names = [name for name in names if name != "stream"]
     twin, renamed = _OTHER_NAMES.get(names[0]), refusal.in_use.renamed
     if twin and twin not in sent and names[0] not in renamed.values():
         notice = f"{names[0]} is sent as {twin}: the server refused it under the first name"
