@@ -362,6 +362,11 @@ class WireClient(ChatDoors):
         """Notice before the next attempt, with its wait; None if the error is final."""
         if notice := self._workaround_notice(state, fault, attempt):
             return notice
+        # The token of a function may have expired since it was returned.
+        if self._http.asks_key and not state.key_renewed and _is_key_refused(fault):
+            state.key_renewed = True
+            text = "the server refused the key, so the function in api_key= is asked once more."
+            return ClientNotice("retry", text, state.attempts, error=fault.info)
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
         if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
@@ -466,6 +471,8 @@ class _RequestState:
     waited_s: float = 0.0
     regenerated: bool = False
     """The request was repeated because of an unreadable call; this happens once."""
+    key_renewed: bool = False
+    """The key's function was asked once more after a refusal; this happens once."""
     continuations: int = 0
     pipe: AnswerPipe | None = None
     """Answer so far, if the server gives it in parts."""
@@ -502,6 +509,11 @@ def _without_fields(request: ChatRequest, names: frozenset[str]) -> ChatRequest:
     """Return the request with these fields at their defaults."""
     fields = type(request).model_fields
     return request.model_copy(update={name: fields[name].get_default() for name in names})
+
+
+def _is_key_refused(fault: ModelError) -> bool:
+    # Gemini refuses an expired key with 400.
+    return fault.code == "LLM_AUTH_FAILED" and fault.status in (400, 401)
 
 
 def _late_error_notice(error: ModelError, pipe: AnswerPipe) -> ClientNotice:

@@ -19,7 +19,7 @@ from wires.harness import TOOLS as LOOKS
 
 import nbagent
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall
+from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart, ToolCall
 from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
@@ -237,7 +237,7 @@ def test_all_parameters_that_one_refusal_names_are_left_out_at_once(
     server: ModelServer, error: Any, names: set[str]
 ) -> None:
     inner: Any = {"message": error} if isinstance(error, str) else error
-    body = {"detail": inner} if isinstance(inner, list) else {"error": inner}
+    body: Any = {"detail": inner} if isinstance(inner, list) else {"error": inner}
     server.then(Reply(status=400, error=body), "fine")
     responses, notices = answer(server, ask(**LISTED))
     assert set(responses[0].meta.dropped_params) == names
@@ -539,7 +539,19 @@ NO_IMAGES = [
     (400, "messages[0].content must be a string"),
     (400, "Cannot process images with this model"),
 ]
+AUDIO = Message(
+    role="user",
+    content=(TextPart(text="Hear."), FilePart(name="a.wav", media_type="audio/wav", data="AAAA")),
+)
+NO_AUDIO = [
+    (400, "audio input is not supported"),
+    (400, "This model does not support audio input"),
+    (422, "messages[0]: unknown variant `input_audio`, expected `text` or `image_url`"),
+    (400, "Invalid content type. input_audio is only supported by certain models."),
+    (404, "No endpoints found that support input audio"),
+]
 WITHOUT = [
+    *[("no audio", (AUDIO,), *row) for row in NO_AUDIO],
     *[("no tools", (), *row) for row in NO_TOOLS],
     *[("no images or files", (IMAGE,), *row) for row in NO_IMAGES],
 ]
