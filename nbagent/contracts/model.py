@@ -239,6 +239,8 @@ class ProviderConfig:
     headers: dict[str, str] = field(default_factory=dict[str, str], repr=False)
     extra_body: dict[str, Any] = field(default_factory=dict[str, Any], repr=False)
     """Additional top-level keys of the request's JSON."""
+    withheld_key: str = ""
+    """Why a key that the environment has is not sent to this server, and how to send it."""
 
     def __post_init__(self) -> None:
         key, base_url = self.api_key, self.base_url

@@ -136,6 +136,7 @@ class WireClient(ChatDoors):
             key_header=key_header or KeyHeader(first.key_header, first.key_prefix),
             headers={**{k: v for k, v in account.items() if v}, **config.headers},
             advice=f"start it with `{start}`, or check the base URL." if start else "",
+            withheld_key=config.withheld_key,
         )
         self._toolset = Toolset((), first)
         self._contexts: dict[str, int | None] = {}
@@ -369,6 +370,11 @@ class WireClient(ChatDoors):
         """Notice before the next attempt, with its wait; None if the error is final."""
         if notice := self._workaround_notice(state, fault, attempt):
             return notice
+        # The token of a function may have expired since it was returned.
+        if self._http.asks_key and not state.key_renewed and _is_key_refused(fault):
+            state.key_renewed = True
+            text = "the server refused the key, so the function in api_key= is asked once more."
+            return ClientNotice("retry", text, state.attempts, error=fault.info)
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
         if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
@@ -402,6 +408,11 @@ class WireClient(ChatDoors):
             return None
         if not workaround.notice or state.workarounds >= MAX_WORKAROUNDS:
             make_final(fault)
+            if workaround.notice:
+                fault.message += (
+                    f" {MAX_WORKAROUNDS} changes of the request were learnt for this server and"
+                    " model, and it refused it still: run.resume() starts with them."
+                )
             return None
         state.workarounds += 1
         ModelWorkarounds.for_model(self._base_url, state.request.model).remember(workaround)
@@ -468,6 +479,8 @@ class _RequestState:
     waited_s: float = 0.0
     regenerated: bool = False
     """The request was repeated because of an unreadable call; this happens once."""
+    key_renewed: bool = False
+    """The key's function was asked once more after a refusal; this happens once."""
     continuations: int = 0
     pipe: AnswerPipe | None = None
     """Answer so far, if the server gives it in parts."""
@@ -515,6 +528,11 @@ def _code_fault(error: Exception, wire: Wire) -> ModelError:
             " report it to that package."
         )
     return ModelError(f"the client failed ({reason}); please report it.")
+
+
+def _is_key_refused(fault: ModelError) -> bool:
+    # Gemini refuses an expired key with 400.
+    return fault.code == "LLM_AUTH_FAILED" and fault.status in (400, 401)
 
 
 def _late_error_notice(error: ModelError, pipe: AnswerPipe) -> ClientNotice:

@@ -27,6 +27,7 @@ _RETRYABLE_STATUSES = frozenset({408, 409, 429, 498})
 _GATEWAY_STATUSES = frozenset({None, 400, 500, 502, 503})
 """Statuses of a gateway for any error of the server behind it."""
 _WEB_PAGE = re.compile(r"<(?:!doctype html|html|head|body)\b", re.I)
+_PAGE_WORDS = "the server answered with a web page"
 _TAG = re.compile(r"<[^<>]{0,300}>")
 """In XML, in which AWS writes some errors."""
 _MAX_WORDS_CHARS = 4_000
@@ -119,6 +120,18 @@ _MODERATED_TEXT = re.compile(
     re.I,
 )
 """Error kinds of a provider's filter for prompts or answers; it ends the turn."""
+_MODEL_GONE = re.compile(
+    r"\bmodel\b.{0,80}(?:(?:has been|have been|was|is|been) (?:\w+ )?(?:decommissioned|deprecated"
+    r"|retired|removed|sunset|discontinued|shut down)|no longer (?:available|supported|served"
+    r"|offered|exists?)|reached (?:its )?end of life)",
+    re.I | re.S,
+)
+_NOT_SERVED_THERE = re.compile(
+    r"(?:country|countries|region|territor\w+|location)\b.{0,60}(?:not|un)[ -]?"
+    r"(?:support|allow|avail|permit|serve)|not (?:available|supported|offered) in your"
+    r" (?:country|region|territory|location)|unsupported_country",
+    re.I,
+)
 # Not even if the server sends `x-should-retry: true`.
 _NEVER_RETRIED = ("LLM_AUTH_FAILED", "LLM_QUOTA_EXCEEDED", "LLM_CONTEXT_OVERFLOW")
 _BUSY_TEXT = re.compile(r"overloaded|over capacity", re.I)
@@ -141,6 +154,10 @@ _MESSAGES: dict[ModelCode, tuple[tuple[int | None, ...], str, str]] = {
     "LLM_HTTP_ERROR": ((), "the provider refused the request", "Correct the request."),
 }
 """By error code: statuses that mean it unless the body says more, what happened, what to do."""
+_NO_KEY_SENT = (
+    "None was sent: put it into a variable before the kernel starts, and name the variable with"
+    " key_variable='NAME' (--key-variable NAME)."
+)
 
 
 _KINDS: dict[str, ModelErrorKind] = {
@@ -158,6 +175,7 @@ def response_error(
     url: str = "",
     text: str = "",
     key_sent: bool = True,
+    withheld_key: str = "",
 ) -> ModelError:
     """Build the error of a response whose status is not 2xx.
 
@@ -166,12 +184,13 @@ def response_error(
         body: decoded JSON, or None.
         text: the body as text; shown if it is not JSON.
         key_sent: False if the request carried no key, which changes the advice.
+        withheld_key: why a key that is set was not sent, and how to send it.
     """
     fault = error_fields(body)
     if not fault.get("message"):
         fault["message"] = _TAG.sub(" ", text) if text.lstrip().startswith("<") else text
         if _WEB_PAGE.search(text[:_MAX_WORDS_CHARS]):
-            fault["message"] = "the server answered with a web page"
+            fault["message"] = _PAGE_WORDS
     # The status of the server behind a gateway says more than the gateway's own.
     inner = fault.get(INNER_STATUS)
     shown, status = status, inner if inner and status in _GATEWAY_STATUSES else status
@@ -182,8 +201,10 @@ def response_error(
     is_spend_cap = wait_s is None and any(name.startswith("anthropic-") for name in headers)
     code = _error_code(402 if status == 429 and is_spend_cap else status, fault, raw_text)
     server_text = safe_line(raw_text)
-    headline, advice = _headline_and_advice(status, fault, code, raw_text, key_sent=key_sent)
-    if status == 404 and url and code == "LLM_HTTP_ERROR":
+    headline, advice = _headline_and_advice(status, fault, code, raw_text)
+    if code == "LLM_AUTH_FAILED" and not key_sent:
+        headline, advice = "the provider requires a key", withheld_key or _NO_KEY_SENT
+    if status == 404 and url and code == "LLM_HTTP_ERROR" and not _is_model_gone(status, raw_text):
         advice = f"The request went to {url}; check the model's name and the base URL."
     if signin_url := fault.get("signin_url"):
         advice = f"Sign in at {safe_line(as_text(signin_url))}"  # Ollama, for its cloud models.
@@ -228,15 +249,20 @@ def _is_retryable(
 
 
 def _headline_and_advice(
-    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str, *, key_sent: bool
+    status: int | None, fault: dict[str, Any], code: ModelCode, raw_text: str
 ) -> tuple[str, str]:
     """What happened, and what to do."""
     _, headline, advice = _MESSAGES[code]
     match code:
-        case "LLM_AUTH_FAILED" if not key_sent:
-            headline = "the provider requires a key"
-            advice = "None was sent: set LLM_API_KEY, or the provider's own variable,"
-            advice += " before the kernel starts."
+        case "LLM_HTTP_ERROR" if status in (None, 400, 403) and _NOT_SERVED_THERE.search(raw_text):
+            headline = "the provider does not serve the place that this request comes from"
+            advice = "Choose another provider, or a server in a region that it serves."
+        case "LLM_HTTP_ERROR" if status == 403:
+            headline = "the request was refused before it reached the model server"
+            advice = "Check the base URL, and the network: a proxy, a firewall or a VPN."
+        case "LLM_HTTP_ERROR" if _is_model_gone(status, raw_text):
+            headline = "the model is gone from this server"
+            advice = "Choose another model (`%agent models` lists them)."
         case "LLM_HTTP_ERROR" if status is not None and status >= 500:
             headline, advice = "the provider failed", "Try again later."
         case "LLM_RATE_LIMITED" | "LLM_HTTP_ERROR" if _never_fits(raw_text):
@@ -256,6 +282,18 @@ def _headline_and_advice(
         case _:
             pass
     return headline, advice
+
+
+def _is_model_gone(status: int | None, raw_text: str) -> bool:
+    """True if the server had the model once. A parameter may be deprecated, too (status 400)."""
+    is_gone = bool(_MODEL_GONE.search(raw_text))
+    if status == 400 and re.search(r"deprecated|removed", raw_text, re.I):
+        return is_gone and not re.search(
+            r"(?:for|with|by|on|in) (?:this|the) model", raw_text, re.I
+        )
+    return (is_gone and status in (400, 404, 410)) or (
+        status == 410 and "model" in raw_text.lower()
+    )
 
 
 def stream_error(body: Any) -> ModelError:
@@ -308,6 +346,9 @@ def _error_code(status: int | None, fault: dict[str, Any], raw_text: str) -> Mod
         if status in statuses:
             code = known
             break
+    # A page is a proxy's or a firewall's: no model server looked at the key.
+    if status == 403 and (raw_text == _PAGE_WORDS or _NOT_SERVED_THERE.search(text)):
+        return "LLM_HTTP_ERROR"
     is_throttled = is_throttled or bool(_THROTTLED_TEXT.search(raw_text))
     is_limit = is_throttled or bool(_LIMIT_REACHED.search(raw_text))
     is_general = code in ("LLM_HTTP_ERROR", "LLM_BAD_RESPONSE", "LLM_AUTH_FAILED")

@@ -58,10 +58,12 @@ class Provider:
         """Fill in server, key and model from the environment and the defaults."""
         named = self._named_urls(self.base_url_variables, environ)
         base_url = overrides.base_url or next(named, self.default_base_url)
+        api_key = overrides.api_key or self.key_for(base_url, environ)
         return replace(
             overrides,
             base_url=base_url,
-            api_key=overrides.api_key or self.key_for(base_url, environ),
+            api_key=api_key,
+            withheld_key="" if api_key else self._withheld_key(base_url, environ),
             default_model=overrides.default_model or self.default_model,
         )
 
@@ -82,6 +84,21 @@ class Provider:
         if self.key_function and self._is_key_for(self.name, target, environ):
             return self.key_function
         return None
+
+    def _withheld_key(self, base_url: str | None, environ: Mapping[str, str]) -> str:
+        """Say which key of the environment is not sent to this server; empty if there is none."""
+        target = origin(base_url)
+        for variable in self.key_variables:
+            if environ.get(variable, "").strip() and not self._is_key_for(
+                variable, target, environ
+            ):
+                own = host_of(origin(self.default_base_url)) or f"{self.name}'s own"
+                own = "the one in LLM_BASE_URL" if variable.startswith(_GENERIC) else own
+                return (
+                    f"{variable} is not sent to another server than {own};"
+                    f" key_variable={variable!r} (--key-variable {variable}) sends it."
+                )
+        return ""
 
     def _is_key_for(self, variable: str, target: str | None, environ: Mapping[str, str]) -> bool:
         if variable.startswith(_GENERIC):

@@ -18,7 +18,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import TextPart
+from nbagent.contracts.messages import FilePart, TextPart
 from nbagent.contracts.model import ChatRequest
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.refused_names import (
@@ -27,6 +27,7 @@ from nbagent.providers.refused_names import (
     refused_field,
     refused_params,
 )
+from nbagent.providers.wires.encoding import is_audio
 from nbagent.providers.wires.message_changes import (
     ADDABLE_FIELDS,
     REASONING_FIELDS,
@@ -71,7 +72,9 @@ REFUSED = re.compile(
     r"|must be verified|(?:must|should|can|may)(?: ?not|n't) (?:(?:both )?be (?:set|present|sent"
     r"|included|provided|specified|passed|used|combined)|have|contain|include)\b|incompatible with"
     r"|n[o']t enabled|only works in thinking"
-    r"|not valid (?:for|with|on) th|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
+    r"|not valid (?:for|with|on) th|(?:parameter|param|argument)\W{1,3}[\w.]+\W{0,2} is (?:invalid"
+    r"|not valid|illegal)\b(?!\W{0,2} ?(?:value|because|must|should|since|as|it)\b|[:,(])"
+    r"|invalid field|only \S{1,20} (?:is|are) (?:allowed|supported"
     r"|accepted)|supported values|must be one of|should be ['\"]|不支持|不允许",
     re.I,
 )
@@ -206,6 +209,15 @@ _NO_IMAGES = re.compile(
     r"|content must be a string|mmproj|required for image input",
     re.I,
 )
+_AUDIO_WORDS = r"input_audio|audio"
+_NO_AUDIO = re.compile(
+    rf"(?:no[tn]?|n't|un|only|endpoints found that)\W*(?:{_SUPPORT_VERBS})\w*"
+    rf".{{0,40}}(?:{_AUDIO_WORDS})"
+    rf"|(?:{_AUDIO_WORDS})[^.]{{0,60}}(?:(?:not|only) (?:{_SUPPORT_VERBS})|unsupported)"
+    r"|(?:unknown|unsupported|invalid|unexpected) (?:variant|type|value|part|content)\b.{0,20}"
+    r"(?:input_audio|\baudio)\b|content must be a string",
+    re.I,
+)
 _BAD_IMAGE = re.compile(r"format|size|too large|resolution|media.?type|mime|corrupt|decode", re.I)
 _NO_TOOLS = re.compile(
     rf"(?:not|n't) (?:{_SUPPORT_VERBS})\w* (?:the )?(?:{_TOOL_WORDS})"
@@ -287,10 +299,14 @@ def explain_refusal(error: ModelError, request: ChatRequest) -> None:
         return
     server_text = error.server_text
     parts = (part for message in request.messages for part in message.content)
-    files = not all(isinstance(part, TextPart) for part in parts)
+    others = [part for part in parts if not isinstance(part, TextPart)]
+    audio = any(isinstance(part, FilePart) and is_audio(part) for part in others)
+    is_bad = _BAD_IMAGE.search(server_text)
     tools_refused = error.details.get("param") == "tools" and REFUSED.search(_server_words(error))
     no_tools = _NO_TOOLS.search(server_text) and not _NO_STREAM.search(server_text)
-    if files and _NO_IMAGES.search(server_text) and not _BAD_IMAGE.search(server_text):
+    if audio and _NO_AUDIO.search(server_text) and not is_bad:
+        advice = "accepts no audio here; use a model that does, or leave it out"
+    elif others and _NO_IMAGES.search(server_text) and not is_bad:
         advice = "accepts no images or files here; use a model that does, or leave them out"
     elif request.tools and (tools_refused or no_tools):
         advice = "accepts no tools here; choose another model, or send none (--tools none)"
@@ -483,6 +499,7 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
         return None
     if names == ["stream"]:
         return _whole_answer(refusal)
+    names = [name for name in names if name != "stream"]
     twin, renamed = _OTHER_NAMES.get(names[0]), refusal.in_use.renamed
     if twin and twin not in sent and names[0] not in renamed.values():
         notice = f"{names[0]} is sent as {twin}: the server refused it under the first name"

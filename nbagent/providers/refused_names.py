@@ -15,6 +15,30 @@ from nbagent.providers.wires.message_changes import FieldPath
 
 _THINKING = re.compile(r"\bthink(?:ing)?\b", re.I)
 _THINKING_PARAMS = ("think", "thinking", "generationConfig.thinkingConfig")
+_NO_REASONING = re.compile(
+    r"(?:not|n't|un) ?support\w*:? (?:\w+ )?(?:thinking|reasoning)\b"
+    r"(?![ _](?:content|text|tokens?|summar|details|items?|signature|blocks?))"
+    r"|\b(?:thinking|reasoning)(?: mode)? is (?:not |un)(?:support|avail|enabl|allow)",
+    re.I,
+)
+_REASONING_PARAMS = ("reasoning_effort", "reasoning.effort", "reasoning", "enable_thinking")
+"""On the wires whose parameter is not named after thinking."""
+_LIST_GAP = re.compile(r"(?:[\s,;&/+'\"`\[\]()]|\b(?:and|or|nor|plus)\b)*")
+"""What is between two names of one list."""
+_TOGETHER = re.compile(
+    r"\b(?:both|together|same time|combin\w+|mutually|simultan\w+|incompatib\w+|either|one of)\b",
+    re.I,
+)
+"""Each of the parameters alone is accepted."""
+_SUPPORTED_LIST = re.compile(
+    r"(?<!un)(?<!not )(?:supported|allowed|accepted|valid|available|known|permitted)"
+    r" (?:parameters|params|arguments|fields|options|properties|keys|names)\b(?! (?:is|are) not)"
+    r"|parameters? (?:that )?(?:is|are) (?:supported|allowed|accepted)\b|expected one of"
+    r"|\buse\b.{0,80}\binstead\b(?! of)",
+    re.I,
+)
+"""The names behind it are advice."""
+_CLAUSE = re.compile(r"(?P<path>[\w.\[\]]+): (?P<words>.+)")
 # Ordinary words: in an error message they name the parameter only if they are quoted.
 _COMMON_PARAMS = re.compile(
     r"n|stop|stream|user|seed|store|metadata|reasoning|think(?:ing)?|text|format|options|include"
@@ -45,23 +69,63 @@ def refused_params(error: ModelError, sent: Collection[str]) -> list[str]:
         names = names or [name for name in sent if _normalized(name).endswith(f".{path}")]
         # Cerebras writes "validation_error" there; a name is in the text, too.
         if names or _normalized(param.split(".")[-1]) in _normalized(error.server_text):
-            return names
+            others = _named_along(error, sent, names[0]) if len(names) == 1 else []
+            return [*names, *others]
     positions = param_positions(error, sent)
     if positions:
         # The first name: a later one may be the advice ("use max_completion_tokens instead").
-        return [min(positions, key=lambda name: positions[name])]
-    is_thinking = bool(_THINKING.search(error.server_text))
-    return [name for name in _THINKING_PARAMS if name in sent] if is_thinking else []
+        first = min(positions, key=lambda name: positions[name])
+        return [first, *_named_along(error, sent, first)]
+    text = error.server_text
+    names = [name for name in _THINKING_PARAMS if name in sent and _THINKING.search(text)]
+    return names or [n for n in _REASONING_PARAMS if n in sent and _NO_REASONING.search(text)]
+
+
+def _named_along(error: ModelError, sent: Collection[str], first: str) -> list[str]:
+    """Names that the text refuses along with this one: of one list, or in the same words."""
+    text = error.server_text
+    clauses = [match for match in map(_CLAUSE.fullmatch, re.split(r";\s+", text)) if match]
+    words = {c["words"].rstrip(".") for c in clauses if _is_path_of(c["path"], first)}
+    paths = [c["path"] for c in clauses if c["words"].rstrip(".") in words]
+    if len(paths) > 1:
+        return [n for n in sent if n != first and any(_is_path_of(path, n) for path in paths)]
+    if _TOGETHER.search(text):
+        return []
+    spans = sorted(_param_spans(error, sent).items(), key=lambda item: item[1])
+    names: list[str] = []
+    end = next((span[1] for name, span in spans if name == first), None)
+    for name, span in spans:
+        if end is None or span[0] < end or name == first:
+            continue
+        # Names that were not sent may be between two that were.
+        gap = re.sub(r"\b[a-z]+(?:_[a-z]+)+\b|\b(?:seed|stop|user|n)\b", "", text[end : span[0]])
+        if not _LIST_GAP.fullmatch(gap):
+            break
+        names.append(name)
+        end = span[1]
+    return names
+
+
+def _is_path_of(path: str, name: str) -> bool:
+    """True if a path ends at this parameter."""
+    return f".{_normalized(path)}".endswith(f".{_normalized(name)}")
 
 
 def param_positions(error: ModelError, sent: Collection[str]) -> dict[str, int]:
     """Position in the server's text of each parameter that it names."""
+    return {name: start for name, (start, _) in _param_spans(error, sent).items()}
+
+
+def _param_spans(error: ModelError, sent: Collection[str]) -> dict[str, tuple[int, int]]:
+    """Start and end in the server's text of each parameter that it names, without its advice."""
+    advice = _SUPPORTED_LIST.search(error.server_text)
+    text = error.server_text[: advice.start()] if advice else error.server_text
     return {
-        name: match.start()
+        name: match.span()
         for name in sent
         # "Not supported for this model" does not mean the parameter `model`.
         if _normalized(name) not in _NEVER_LEFT_OUT
-        and (match := re.search(_param_pattern(name), error.server_text))
+        and (match := re.search(_param_pattern(name), text))
     }
 
 
@@ -145,6 +209,9 @@ def _param_pattern(name: str) -> str:
         path += rf"|(?<![\w.]){holder}(?![\w.])" if "_" in holder else ""
         kinds = "(?:parameter|argument|option)"
         stated = rf"\b{word} {kinds}\b|\b{kinds}s?:? {word}\b(?!_)|: {word}\.?$"
+        # pydantic: "stop: Extra inputs are not permitted".
+        stated += rf"|(?<![\w.]){word}(?=: (?i:extra (?:inputs|fields)|(?:unknown|unsupported"
+        stated += r"|unexpected) (?:field|param|key|prop|arg)))"
         return rf"{quoted}|{path}|{stated}"
     # Gateways write `toolChoice`, people "reasoning effort".
     snake = re.sub(r"(?<=[a-z])([A-Z])", r"_\1", word)

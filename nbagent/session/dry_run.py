@@ -63,6 +63,7 @@ def dry_run(ask: RunRequest) -> DryRun:
         url=url or None,
         key=chosen.key,
         key_variables=find_provider(plan.run.model.partition(":")[0]).key_variables,
+        withheld_key=chosen.withheld_key,
         dropped_params=wire.dropped_params,
         stream=plan.stream,
         turn_id=turn_id(plan.first_index),

@@ -50,6 +50,8 @@ class ResolvedModel:
     key: KeyStatus
     """`sent` with requests, asked of a `function`, `none`, or `missing` although it is required."""
     extra_body: dict[str, Any] = field(repr=False)
+    withheld_key: str = ""
+    """Why a key of the environment is not sent, and how to send it."""
 
     def price(self, usage: Usage, model: str) -> Cost | None:
         """Cost by part; None when the price is unknown."""
@@ -113,6 +115,7 @@ def resolve_model(
         why=why,
         key="missing" if missing else _key_status(config),
         extra_body=config.extra_body,
+        withheld_key=config.withheld_key,
     )
 
 

@@ -54,6 +54,8 @@ class DryRun:
     requires one and none is set."""
     key_variables: tuple[str, ...]
     """Environment variables that may hold the provider's key."""
+    withheld_key: str
+    """Why a key of the environment is not sent to this server, and how to send it."""
     dropped_params: tuple[str, ...]
     """Parameters that are left out because the server refused them before."""
     stream: bool
@@ -133,7 +135,7 @@ def _facts(dry: DryRun) -> list[tuple[str, str]]:
     key = {
         "sent": "with the key of the environment",
         "function": "with the key that a function returns",
-        "none": "without a key",
+        "none": f"without a key: {dry.withheld_key}".removesuffix(": "),
     }
     missing = f"NO KEY IS SET, so the server would refuse it: set {' or '.join(dry.key_variables)}"
     address = "no server: this model answers inside this process"

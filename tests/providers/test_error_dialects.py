@@ -203,6 +203,35 @@ def test_the_advice_fits_what_was_sent() -> None:
     assert response_error(401, {}, signin).message.endswith("Sign in at https://ollama.com/connect")
 
 
+PAGE = "<!doctype html><html><body>Access denied</body></html>"
+# id: status, the server's words, and what the error says first.
+REASONS: dict[str, tuple[int, str, str]] = {
+    "gone": (410, "The model m is deprecated", "the model is gone"),
+    "decommissioned": (
+        400, "The model `m` has been decommissioned and is no longer supported.",
+        "the model is gone"),
+    "retired": (404, "model m was retired on May 1", "the model is gone"),
+    "a deprecated parameter": (
+        400, "`temperature` is deprecated for this model.", "the provider refused the request"),
+    "another thing that is gone": (410, "This endpoint moved", "the provider refused the request"),
+    "a country": (403, "Country, region, or territory not supported",
+        "the provider does not serve"),
+    "a location": (400, "User location is not supported for the API use.",
+        "the provider does not serve"),
+    "a page": (403, PAGE, "the request was refused before it reached"),
+    "a key": (403, "Key not allowed", "the provider refused the key"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("status", "said", "words"), REASONS.values(), ids=REASONS)
+def test_the_reason_is_said_that_the_server_means(status: int, said: str, words: str) -> None:
+    body = None if said is PAGE else {"error": {"message": said}}
+    fault = response_error(status, {}, body, url="http://h/v1", text=said)
+    assert fault.message.startswith(words), fault.message
+    assert not fault.retryable
+    assert (fault.code == "LLM_AUTH_FAILED") == (words == "the provider refused the key")
+
+
 def test_a_value_that_is_nested_too_deeply_is_refused() -> None:
     value: list[object] = []
     for _ in range(100_000):

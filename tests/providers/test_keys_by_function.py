@@ -44,6 +44,34 @@ def test_each_request_of_a_run_carries_the_key_of_that_moment(server: ModelServe
     assert keys_of(server) == [f"Bearer sk-number-{n}-0123456789" for n in range(3)]
 
 
+@pytest.mark.parametrize("refusals", [1, 2])
+def test_a_function_is_asked_once_more_when_the_server_refuses_its_key(refusals: int) -> None:
+    refusal = Reply(status=401, error={"error": {"message": "expired"}})
+    with ModelServer([*[refusal] * refusals, "One."]) as server:
+        run = nbagent.Agent("openai:m", api_key=rotating(), base_url=server.url, retries=0).run(
+            "Go"
+        )
+        assert keys_of(server) == [f"Bearer sk-number-{n}-0123456789" for n in range(2)]
+    assert run.ok == (refusals == 1)
+    assert (run.error.code if run.error else "") == ("" if run.ok else "LLM_AUTH_FAILED")
+
+
+def test_a_refused_key_that_is_a_text_is_sent_once() -> None:
+    refusal = Reply(status=401, error={"error": {"message": "no"}})
+    with ModelServer([refusal] * 2) as server:
+        config = ProviderConfig(api_key=SECRET, base_url=server.url)
+
+        async def ask() -> None:
+            client = find_provider("openai").open(config)
+            with pytest.raises(ModelError):
+                message = nbagent.Message.of("user", "Hi")
+                await client.chat(ChatRequest(model="m", messages=(message,)))
+            await client.close()
+
+        asyncio.run(ask())
+        assert len(server.requests) == 1
+
+
 async def coroutine() -> str:
     await asyncio.sleep(0)
     return SECRET

@@ -16,6 +16,7 @@ import pytest
 from servers.hostile_server import HostileServer
 from servers.model_server import ModelServer, Reply
 
+import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
 from nbagent.contracts.secrets import SecretKey
@@ -77,6 +78,40 @@ def test_a_key_goes_only_where_it_was_made_for(
     if provider == "openai":
         named = environ.get("OPENAI_BASE_URL") or environ.get("LLM_BASE_URL")
         assert resolved.base_url == (base_url or named or OPENAI)
+
+
+XAI = {"XAI_API_KEY": "xai-0123456789abcdef", "LLM_API_KEY": "llm-0123456789abcdef"}
+# id: environment, provider, and the variable that is named.
+WITHHELD: dict[str, tuple[dict[str, str], str, str]] = {
+    "a provider's own": (XAI, "xai", "XAI_API_KEY"),
+    "the general one is bound": (
+        {"LLM_API_KEY": "llm-0123456789abcdef", "LLM_BASE_URL": "https://p/v1"},
+        "openai-compatible", "LLM_API_KEY"),
+    "none is set": ({}, "xai", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("environ", "provider", "variable"), WITHHELD.values(), ids=WITHHELD)
+def test_a_key_that_is_not_sent_to_another_server_is_named_with_the_way_to_send_it(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], provider: str, variable: str
+) -> None:
+    for name, text in environ.items():
+        monkeypatch.setenv(name, text)
+    refusal = Reply(status=401, error={"error": {"message": "no"}})
+    with ModelServer([refusal, "Yes."]) as server:
+        agent = nbagent.Agent(f"{provider}:m", base_url=server.url)
+        error = agent.run("Hi").error
+        assert error
+        said = f"{variable} is not sent to another server than " if variable else "None was sent: "
+        assert said in error.message
+        way = f"(--key-variable {variable or 'NAME'})"
+        assert way in error.message
+        assert ("set LLM_API_KEY" in error.message) is False
+        assert (way in str(agent.dry_run("Hi"))) == bool(variable)
+        assert server.requests[-1].headers.get("authorization") is None
+        if variable:
+            assert agent.run("Hi", key_variable=variable).ok
+            assert server.requests[-1].headers["authorization"] == f"Bearer {environ[variable]}"
 
 
 OTHER_PACKAGE = Path(__file__).parents[1] / "wires" / "other_package"

@@ -124,7 +124,11 @@ ANSWERS: dict[str, tuple[int, Any, str, bool]] = {
     "a rate behind a gateway": (500, openai(None, "Client error '429 Too Many Requests'"), BUSY,
         True),
     "a key in words": (400, openai(None, "Incorrect API key provided: x"), AUTH, False),
-    "a key of a place": (403, openai(None, "Country or territory not supported"), AUTH, False),
+    "a key of a place": (403, openai(None, "Country or territory not supported"), HTTP, False),
+    "Gemini: a place": (
+        400, gemini("FAILED_PRECONDITION", said="User location is not supported for the API use."),
+        HTTP, False),
+    "gone": (410, openai("model_retired", "The model m has been deprecated."), HTTP, False),
     "Cloudflare": (400, {"errors": [{"code": 5007, "message": "No such model"}]}, HTTP, False),
     "Ollama: cloud": (502, {"error": "upstream error"}, HTTP, True),
 }  # fmt: skip

@@ -19,7 +19,7 @@ from wires.harness import TOOLS as LOOKS
 
 import nbagent
 from nbagent.contracts.errors import ModelError
-from nbagent.contracts.messages import ImagePart, Message, TextPart, ToolCall
+from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart, ToolCall
 from nbagent.contracts.model import (
     ChatChunk,
     ChatRequest,
@@ -143,7 +143,9 @@ def test_everything_refused_one_after_another_is_learnt_three_at_a_time(
     more = {name: value for given in SET.values() for name, value in given.items()}
     request = ask(**more, max_tokens=9)
     for _ in range(2):
-        assert "Unsupported parameter" in failure(server, request).server_text
+        fault = failure(server, request)
+        assert "Unsupported parameter" in fault.server_text
+        assert "3 changes of the request were learnt" in fault.message
     responses, notices = answer(server, request)
     assert set(responses[0].meta.dropped_params) == {*SET, "max_completion_tokens"}
     assert len(server.bodies) == len(names) + 3
@@ -171,6 +173,22 @@ SPOKEN: list[tuple[str, dict[str, Any], int, str]] = [
         "tool_choice 'required' is incompatible with thinking enabled"),
     ("tool_choice", SET["tool_choice"], 400, "m doesn't support toolConfig.toolChoice.any."),
     ("temperature", {"temperature": 0.5}, 400, "参数 temperature 不支持"),
+    ("temperature", {"temperature": 0.5}, 400, "Parameter temperature is invalid"),
+    ("temperature", {"temperature": 0.5}, 400,
+        "invalid temperature: only 1 is allowed for this model"),
+    ("stop", {"stop_sequences": ("X",)}, 400, "stop: Extra inputs are not permitted"),
+    ("stop", {"stop_sequences": ("X",)}, 400,
+        "litellm.BadRequestError: stop: Extra inputs are not permitted"),
+    ("reasoning_effort", {"reasoning": "low"}, 400,
+        "Argument not supported on this model: reasoningEffort"),
+    ("reasoning_effort", {"reasoning": "low"}, 400, "m1 does not support thinking"),
+    ("reasoning_effort", {"reasoning": "low"}, 400, "Reasoning is not supported by this model"),
+    ("reasoning_effort", {"reasoning": "low"}, 400,
+        "reasoning_effort must be one of none or default"),
+    ("temperature", {"temperature": 0.5, "top_p": 0.5}, 400,
+        "Unsupported parameter temperature. Supported parameters are top_p and stop"),
+    ("temperature", {"temperature": 0.5, "top_p": 0.5}, 400,
+        "temperature is not supported; use top_p instead"),
 ]  # fmt: skip
 
 
@@ -186,6 +204,54 @@ def test_a_parameter_is_read_out_of_a_sentence(
     responses, notices = answer(server, ask(**given))
     assert responses[0].meta.dropped_params == (name,)
     assert len(notices) == 1
+
+
+LISTED: dict[str, Any] = {"temperature": 0.5, "top_p": 0.5, "stop_sequences": ("X",)}
+EXTRA = "Extra inputs are not permitted"
+# id: the error, and what is left out at once.
+LISTS: dict[str, tuple[Any, set[str]]] = {
+    "a list": ("Unsupported parameters: temperature, top_p and seed", {"temperature", "top_p"}),
+    "a quoted list": ("Unknown parameters: ['top_p', 'stop']", {"top_p", "stop"}),
+    "an unsent one between": (
+        "temperature, presence_penalty, top_p are not supported", {"temperature", "top_p"}),
+    "the first in param": (
+        {"message": "Unsupported parameters: 'temperature', 'top_p'", "param": "temperature"},
+        {"temperature", "top_p"}),
+    "FastAPI": (
+        [{"loc": ["body", name], "msg": EXTRA, "type": "extra_forbidden"}
+         for name in ("temperature", "stop", "nothing", "top_p")],
+        {"temperature", "top_p", "stop"}),
+    "FastAPI, one of them by its value": (
+        [{"loc": ["body", "top_p"], "msg": EXTRA, "type": "extra_forbidden"},
+         {"loc": ["body", "temperature"], "msg": "Input should be a number", "type": "float"}],
+        {"top_p"}),
+    "the later one is advice": ("temperature is not supported, use top_p instead", {"temperature"}),
+    "a list of the others": (
+        "temperature is not supported, supported parameters are top_p, stop", {"temperature"}),
+    "not together": ("temperature and top_p cannot both be specified", {"temperature"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("error", "names"), LISTS.values(), ids=LISTS)
+def test_all_parameters_that_one_refusal_names_are_left_out_at_once(
+    server: ModelServer, error: Any, names: set[str]
+) -> None:
+    inner: Any = {"message": error} if isinstance(error, str) else error
+    body: Any = {"detail": inner} if isinstance(inner, list) else {"error": inner}
+    server.then(Reply(status=400, error=body), "fine")
+    responses, notices = answer(server, ask(**LISTED))
+    assert set(responses[0].meta.dropped_params) == names
+    assert len(notices) == 1
+    assert all(name in notices[0].text for name in names)
+
+
+def test_a_supported_name_is_left_alone_where_the_refused_one_was_not_sent(
+    server: ModelServer,
+) -> None:
+    said = "Unsupported parameter: seed. Supported parameters are temperature, top_p"
+    server.then(*[Reply(status=400, error={"error": {"message": said}})] * 3)
+    assert said in str(failure(server, ask(**LISTED)))
+    assert len(server.bodies) == 1
 
 
 MOST: dict[str, Any] = {"tools": TOOLS, "temperature": 2.0}
@@ -473,7 +539,19 @@ NO_IMAGES = [
     (400, "messages[0].content must be a string"),
     (400, "Cannot process images with this model"),
 ]
+AUDIO = Message(
+    role="user",
+    content=(TextPart(text="Hear."), FilePart(name="a.wav", media_type="audio/wav", data="AAAA")),
+)
+NO_AUDIO = [
+    (400, "audio input is not supported"),
+    (400, "This model does not support audio input"),
+    (422, "messages[0]: unknown variant `input_audio`, expected `text` or `image_url`"),
+    (400, "Invalid content type. input_audio is only supported by certain models."),
+    (404, "No endpoints found that support input audio"),
+]
 WITHOUT = [
+    *[("no audio", (AUDIO,), *row) for row in NO_AUDIO],
     *[("no tools", (), *row) for row in NO_TOOLS],
     *[("no images or files", (IMAGE,), *row) for row in NO_IMAGES],
 ]

@@ -471,6 +471,9 @@ NO_SYSTEM = {
     "Gemini's Gemma": (400, "Developer instruction is not enabled for models/gemma-3-27b-it"),
     "OpenAI": (400, "'messages[0].role' does not support 'system' with this model."),
     "a verb": (400, "m does not support the system role"),
+    "an instruction": (400, "System instruction is not supported by this model"),
+    "a developer": (400, "developer role is not supported"),
+    "messages": (400, "Developer messages are not allowed"),
     "roles": (400, "Only user and assistant roles are supported!"),
     "turns": (400, "Conversation roles must alternate user/assistant/user/assistant/..."),
 }  # fmt: skip

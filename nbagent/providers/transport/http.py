@@ -25,7 +25,7 @@ from httpcore2 import AsyncConnectionPool as Pool
 
 from nbagent.contracts.canonical import load_json
 from nbagent.contracts.errors import ModelError, UsageError
-from nbagent.contracts.secrets import SecretKey, register_secret
+from nbagent.contracts.secrets import KeySource, SecretKey, register_secret
 from nbagent.contracts.version import __version__
 from nbagent.providers.address import is_loopback
 from nbagent.providers.http_errors import request_id_of, response_error
@@ -64,6 +64,7 @@ class HttpClient:
         key_header: KeyHeader = _BEARER,
         headers: Mapping[str, str] | None = None,
         advice: str = "",
+        withheld_key: str = "",
     ) -> None:
         self.address = Address(base_url)
         headers = headers or {}
@@ -82,7 +83,10 @@ class HttpClient:
             override_names & (key_header.names() | {"authorization"})
         )
         """True if a key is sent."""
+        self.asks_key = isinstance(self._key, KeySource)
+        """True if a function returns the key."""
         self._key_header = key_header
+        self._withheld_key = withheld_key
         self._advice = advice or "is it running?"
 
     async def send(
@@ -194,6 +198,7 @@ class HttpClient:
             url=shown,
             text=raw.decode("utf-8", "replace"),
             key_sent=self.has_key,
+            withheld_key=self._withheld_key,
         )
 
 
