@@ -237,7 +237,7 @@ def test_all_parameters_that_one_refusal_names_are_left_out_at_once(
     server: ModelServer, error: Any, names: set[str]
 ) -> None:
     inner: Any = {"message": error} if isinstance(error, str) else error
-    body: Any = {"detail": inner} if isinstance(inner, list) else {"error": inner}
+    body = {"detail" if isinstance(error, list) else "error": inner}
     server.then(Reply(status=400, error=body), "fine")
     responses, notices = answer(server, ask(**LISTED))
     assert set(responses[0].meta.dropped_params) == names
