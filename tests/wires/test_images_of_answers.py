@@ -430,6 +430,10 @@ NOT_TAKEN = [
     *((name, part, NO_AUDIO.format(part.name))
       for name in ("responses", "anthropic", "ollama") for part in (WAV, UNNAMED, OGG)),
     ("chat", OGG, "as WAV or MP3, and 'a.ogg' is audio/ogg; convert it, or give it to a Gemini"),
+    *(("chat", WAV.model_copy(update={"data": in_base64(data), "media_type": media_type}), words)
+      for media_type in ("audio/wav", "audio/mpeg")
+      for data, words in ((b"OggS\0\2", "audio/ogg"), (b"fLaC\0", "audio/flac"),
+                          (b"FORM\0\0\0\1AIFF", "audio/aiff"), (b"junk", "audio/unknown"))),
 ]  # fmt: skip
 
 
