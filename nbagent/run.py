@@ -536,7 +536,7 @@ def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
         raise UsageError(
             f"on_approval={callback!r} is not a function of a Question; {ANSWER_FORMS}"
         )
-    api_key = options.pop("api_key", None)
+    api_key: KeyFunction | None = options.pop("api_key", None)
     if api_key is not None and not callable(api_key):
         raise UsageError(_KEY_ADVICE)
     objects, tools = base.tools, options.pop("tools", None)

@@ -36,7 +36,10 @@ _BODY_EXPRESSION = "Agent.dry_run(…).body"
 _MAX_DATA_URL_CHARS = 200
 _BASE64 = re.compile(r"data:.{0,90};base64,|[A-Za-z0-9+/_-]+={0,2}$")
 _CONVERSATION = frozenset(
-    "messages tools contents input system system_prompt systemInstruction instructions".split()
+    {
+        *("messages", "contents", "input", "tools"),
+        *("system", "system_prompt", "systemInstruction", "instructions"),
+    }
 )
 """Fields of the wires that the sections show; they are no parameters."""
 

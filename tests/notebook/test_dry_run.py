@@ -192,6 +192,7 @@ def test_dry_run_shows_no_conversation_and_no_base64_as_parameters(
     shell.user_ns["picture"] = Image.effect_noise((64, 64), 90)
     line = f"%%agent --dry-run --tools none --model {model} --base-url http://127.0.0.1:9/v1"
     shown = dry(shell, line, "What is {{ picture }} there?")
-    assert not re.search(r"[A-Za-z0-9+/]{201}", shown["text/plain"] + shown["text/html"])
+    texts = shown["text/plain"] + json.dumps(body_of(shown))
+    assert not re.search(r"[A-Za-z0-9+/]{201}", texts)
     facts = re.sub(r"(?s)<details.*", "", shown["text/html"])
     assert "What is" not in facts
