@@ -521,6 +521,13 @@ def forget(run: Run | str, *, children: bool = False) -> tuple[str, ...]:
     return (run if isinstance(run, Run) else open_run(run)).forget(children=children)
 
 
+_KEY_ADVICE = (
+    "api_key= is not a function: give a function that returns the key. A key itself is read from "
+    "the environment variable of its provider, such as OPENAI_API_KEY, or from another one: "
+    "key_variable=NAME"
+)
+
+
 def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
     """Copy the request with other options, and with the `tools` and `on_approval` of a call."""
     options = dict(changes)
@@ -529,7 +536,9 @@ def with_options(base: RunRequest, changes: dict[str, Any]) -> RunRequest:
         raise UsageError(
             f"on_approval={callback!r} is not a function of a Question; {ANSWER_FORMS}"
         )
-    api_key = options.pop("api_key", None) if callable(options.get("api_key")) else None
+    api_key: KeyFunction | None = options.pop("api_key", None)
+    if api_key is not None and not callable(api_key):
+        raise UsageError(_KEY_ADVICE)
     objects, tools = base.tools, options.pop("tools", None)
     if isinstance(tools, str):
         options["tools"], objects = tools, None

@@ -224,7 +224,7 @@ class Commands:
         if name:
             getattr(self, f"do_{name}")(args, options)
         else:
-            self._cell("", args[0])
+            self._cell("--no-template" if options.template is False else "", args[0])
 
     def do_help(self, args: list[str], options: Line) -> None:
         _show(help_of(args[0]))

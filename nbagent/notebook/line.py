@@ -379,6 +379,8 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
         word, rest = "help", word.rstrip("?")
     elif word in ("", *Line.help.flags):
         word = "help"
+    if word in Line.template.flags and rest:
+        return "", [_question(rest, *[*rest.split(maxsplit=1), ""][:2])], Line(template=False)
     if word not in COMMANDS:
         return "", [_question(line, word, rest)], Line()
     command = COMMANDS[word]

@@ -504,7 +504,7 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
     if twin and twin not in sent and names[0] not in renamed.values():
         notice = f"{names[0]} is sent as {twin}: the server refused it under the first name"
         return Workaround(notice, renamed=(names[0], twin))
-    shown = ", ".join(f"{name}={dump_json(sent[name]).decode()[:80]}" for name in names)
+    shown = ", ".join(_name_and_value(name, sent[name]) for name in names)
     return Workaround(
         f"{shown} was left out: the server refuses it for this model",
         dropped=tuple(
@@ -512,6 +512,12 @@ def _refused_param(refusal: Refusal) -> Workaround | None:
             for name in names
         ),
     )
+
+
+def _name_and_value(name: str, value: object) -> str:
+    """Write a parameter for the notice; a long or nested value is left out."""
+    text = dump_json(value).decode()
+    return name if isinstance(value, dict | list) or len(text) > 80 else f"{name}={text}"
 
 
 _RULES = (

@@ -103,6 +103,7 @@ def resolve_model(
     if missing and need_key:
         raise UsageError(
             f"{name} needs a key: set {missing} in the environment before the kernel starts, "
+            "give a function that returns it (Agent(…, api_key=FUNCTION)), "
             "or choose another server (base_url) or another model: offline:demo needs no key",
             code="LLM_AUTH_FAILED",
         )

@@ -26,12 +26,13 @@ from nbagent.session.template_languages import (
 # A lookahead: in `{{ {1}}}` the expression ends at the second of two overlapping `}}`.
 _OPEN, _CLOSINGS = "{{", re.compile("(?=}})")
 _AWAIT_ADVICE = "await it in a cell above, and use the result's name here."
+_TABLE = re.compile(r"^\| [^\n]* \|$", re.MULTILINE)
 _MAX_CLOSINGS = 64
 """Most `}}` that are tried as the end of one expression: a long LaTeX text must not be slow."""
 _BRACES_ADVICE = "To write two literal braces, type {{ '{{' }}."
 _LITERAL_ADVICE = (
-    "To send the prompt as typed, add --no-template (in Python: Agent(…, template=False); in the "
-    "panel: “off” in the field “Template”)."
+    "To send the prompt as typed, add --no-template after %%agent or %agent (in Python: "
+    "Agent(…, template=False); in the panel: “off” in the field “Template”)."
 )
 _MAX_NAMED = 3
 """Most expressions that one warning names."""
@@ -82,7 +83,7 @@ class Template:
         for expression, before, text in zip(
             self.expressions, self._texts, self._texts[1:], strict=False
         ):
-            parts += [*_value_parts(expression, before, evaluate), TextPart(text=text)]
+            parts += [*_value_parts(expression, before, text, evaluate), TextPart(text=text)]
         prompt = "".join(_as_text(part) for part in parts)
         return Rendered(prompt, tuple(_merge_texts(parts)), self.expressions, self.warnings)
 
@@ -197,7 +198,7 @@ def _invalid_reason(typed: str) -> str:
 
 
 def _value_parts(
-    expression: str, before: str, evaluate: Callable[[str], object]
+    expression: str, before: str, behind: str, evaluate: Callable[[str], object]
 ) -> tuple[Part, ...]:
     name = f"{{{{ {_excerpt(expression)} }}}}"
     try:
@@ -231,7 +232,12 @@ def _value_parts(
     # Late: only a prompt with values needs it, and most have none.
     from nbagent.shown.values import to_prompt_parts
 
-    return to_prompt_parts(value)
+    parts = to_prompt_parts(value)
+    ends_in_table = not issubclass(kind, str) and _TABLE.search(_as_text(parts[-1]))
+    if ends_in_table and behind.strip() and not re.match(r"[^\S\n]*\n", behind):
+        # Else the words behind a table would belong to its last row.
+        return (*parts, TextPart(text="\n"))
+    return parts
 
 
 def _excerpt(text: str, limit: int = 200) -> str:

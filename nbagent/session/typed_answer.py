@@ -63,7 +63,7 @@ class OutputType:
             return self._adapter.validate_json(dump_json(value))
         except ValidationError as error:
             problems = [
-                f"{'.'.join(map(str, error_item['loc'])) or 'it'}: {error_item['msg']}"
+                f"{'.'.join(map(str, error_item['loc'])) or 'the answer'}: {error_item['msg']}"
                 for error_item in error.errors(include_url=False, include_input=False)[:10]
             ]
             raise _invalid_answer("; ".join(problems)) from None

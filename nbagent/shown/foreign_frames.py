@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import Any, cast
 
 from nbagent.shown.images import of_class
-from nbagent.shown.texts import OMITTED, VALUE_ERRORS, class_name
+from nbagent.shown.texts import OMITTED, VALUE_ERRORS, class_name, count_of
 
 _PACKAGES = frozenset(
     {"cudf", "dask", "duckdb", "ibis", "modin", "narwhals", "polars", "pyarrow", "pyspark"}
@@ -96,7 +96,7 @@ class LazyTable:
         """Name its columns, and how to get its rows."""
         columns = ", ".join(f"{cell(name)} {dtype}".strip() for name, dtype in self.schema)
         return (
-            f"{self.title}: rows not computed yet, {len(self.schema):,} columns\n"
+            f"{self.title}: rows not computed yet, {count_of(len(self.schema), 'column')}\n"
             f"dtypes: {columns}\n"
             f"(all rows{OMITTED}: call {self.how} and use its result)"
         )

@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 
 from nbagent.shown.foreign_frames import ForeignTable, foreign_table, is_foreign
 from nbagent.shown.images import of_class
-from nbagent.shown.texts import OMITTED, cut_middle
+from nbagent.shown.texts import OMITTED, count_of, cut_middle
 
 _Cell = Callable[[Any], str]
 """Converts the value of one cell to a text of one line."""
@@ -105,7 +105,7 @@ class _PandasReader:
 
 def _text_of(table: TableReader, budget: int, cell: _Cell) -> str:
     n_rows, n_columns = table.n_rows, table.n_columns
-    title = f"{table.title}: {n_rows:,} rows × {n_columns:,} columns"
+    title = f"{table.title}: {count_of(n_rows, 'row')} × {count_of(n_columns, 'column')}"
     if not n_columns:
         return title
     n_shown = min(n_columns, _MAX_COLUMNS)

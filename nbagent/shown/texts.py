@@ -34,6 +34,11 @@ _SHOWN_BYTES = 7
 """Bytes shown in hexadecimal: fewer than a secret has, as this form is not in the filter."""
 
 
+def count_of(number: int, word: str) -> str:
+    """Write `1 row`, `3 rows`."""
+    return f"{number:,} {word}{'s' * (number != 1)}"
+
+
 def cut_middle(text: str, budget_chars: int) -> str:
     """Cut a text to a budget: replace its middle by a mark with the number of missing characters.
 

@@ -38,7 +38,7 @@ from nbagent.tools.functions.definition import define_method, method_tool
 from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
 from nbagent.tools.skill_files import SkillFile, copy_files, hash_files
-from nbagent.tools.skill_folders import FoundSkills, Skill, find_skills
+from nbagent.tools.skill_folders import SKILL_FILE, FoundSkills, Skill, find_skills
 from nbagent.tools.tool_names import name_list
 
 HOST = "skills"
@@ -126,6 +126,8 @@ class SkillHost(MethodHost):
                 **(_listed_files(skill) if not offset else {}),
             }
         max_bytes = self._policy.limits.max_read_bytes
+        if file.casefold() == SKILL_FILE.casefold() and file not in skill.files():
+            file = skill.file  # Some are named `skill.md`.
         data = skill.read(file, max_bytes=max_bytes, limit="max_read_bytes")
         if b"\0" in data[:8192]:
             why = f"{file} is no text ({len(data):,} bytes); use it in a script"

@@ -16,6 +16,8 @@ FUNCTION_HOST = "functions"
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Providers take less (64 characters, no dot): a wire encodes the name when it sends it.
 _MAX_LISTED = 60
+_HOST_NAMES = ("fs", "skills", "notebook")
+"""Words that select all tools of a built-in host, as a person writes them."""
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
@@ -42,9 +44,11 @@ def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
     instead = f"There are: {name_list(available)}" if available else instead
     server, mark, _ = name.partition("__")
     # A model is shown the tools of a server as `server__tool`.
-    if server and mark and server not in BUILT_IN_HOSTS:
+    is_near = nearest_name(name, available) is not None
+    if server and mark and server not in BUILT_IN_HOSTS and not is_near:
         instead += f". All tools of an MCP server: mcp:{redact(server)[:40]}"
-    return UsageError(f"{_no_tool(name, available)} {instead}")
+    hosts = difflib.get_close_matches(name.lower(), _HOST_NAMES, 1, 0.75)
+    return UsageError(f"{_no_tool(name, available if is_near else hosts)} {instead}")
 
 
 def unknown_call_error(name: str, known: Sequence[str]) -> ToolError:

@@ -25,7 +25,10 @@ _MAGICS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"%%agent --model PROVIDER:MODEL", 'nbagent.Agent(model="PROVIDER:MODEL")'),
         (r"(?<!`)--model NAME", "model=NAME"),
         (r"--timeout SECONDS", "timeout_s=SECONDS"),
-        (r"add --no-template \(in Python: [^“)]*\)[^)]*\)", "use Agent(…, template=False)"),
+        (
+            r"add --no-template after %%agent or %agent \(in Python: [^“)]*\)[^)]*\)",
+            "use Agent(…, template=False)",
+        ),
     )
 )
 

@@ -34,6 +34,14 @@ _MAX_BODY_CHARS = 60_000
 _MAX_TOTAL_CHARS = 250_000
 _BODY_EXPRESSION = "Agent.dry_run(…).body"
 _MAX_DATA_URL_CHARS = 200
+_BASE64 = re.compile(r"data:.{0,90};base64,|[A-Za-z0-9+/_-]+={0,2}$")
+_CONVERSATION = frozenset(
+    {
+        *("messages", "contents", "input", "tools"),
+        *("system", "system_prompt", "systemInstruction", "instructions"),
+    }
+)
+"""Fields of the wires that the sections show; they are no parameters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -124,8 +132,8 @@ def _section_node(piece: _Section) -> Node:
 
 
 def _without_base64(text: str) -> str:
-    """Shorten a base64 data URL to its start and its size; other texts stay."""
-    if len(text) <= _MAX_DATA_URL_CHARS or not re.match(r"data:.{0,90};base64,", text):
+    """Shorten base64, also in a data URL, to its start and its size; other texts stay."""
+    if len(text) <= _MAX_DATA_URL_CHARS or not _BASE64.match(text):
         return text
     return f"{text[:60]}… ({len(text):,} characters)"
 
@@ -145,9 +153,10 @@ def _facts(dry: DryRun) -> list[tuple[str, str]]:
         f"{pluralize(len(request.messages), 'message')}, {pluralize(len(request.tools), 'tool')}"
     )
     tokens = _size_text(request_chars(request), sum(map(_n_images, request.messages)))
-    sent = {k: v for k, v in dry.body.items() if k not in ("messages", "tools", "system_prompt")}
+    sent = {k: v for k, v in dry.body.items() if k not in _CONVERSATION}
     # Gemini's body does not say it: its address asks for a stream.
     sent.setdefault("stream", dry.stream)
+    sent = map_strings(sent, _without_base64)
     params = ", ".join(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in sent.items())
     limits = run.limits.model_dump(exclude_none=True).items()
     rows = [

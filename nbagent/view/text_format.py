@@ -19,7 +19,7 @@ from nbagent.shown.texts import readable, without_codes
 _SPACES = re.compile(r"\s+")
 DATAFRAME_HEADER = re.compile(
     r"(?:DataFrame|Series|Styler of a DataFrame|\w{1,40} \(\w{1,20}\))"
-    r": ([0-9,]{1,20}) rows × ([0-9,]{1,20}) columns"
+    r": ([0-9,]{1,20}) rows? × ([0-9,]{1,20}) columns?"
 )
 """First line of `shown`'s text of a DataFrame or Series."""
 _COMPACT_CHARS = 76
@@ -128,7 +128,8 @@ def table_shape(value: Any) -> str:
     """Return `11 columns × 1,204 rows` for a table; else an empty text."""
     if isinstance(value, str):
         match = DATAFRAME_HEADER.match(value)
-        return f"{match[2]} columns × {match[1]} rows" if match else ""
+        counts = [int(text.replace(",", "") or 0) for text in match.groups()[:2]] if match else []
+        return f"{pluralize(counts[1], 'column')} × {pluralize(counts[0], 'row')}" if match else ""
     columns = columns_of(value)
     return (
         f"{pluralize(len(columns), 'column')} × {pluralize(len(value), 'row')}" if columns else ""

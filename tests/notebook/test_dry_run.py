@@ -183,3 +183,16 @@ def test_dry_run_shows_old_results_as_short_as_they_are_sent(shell: MagicShell) 
         shell.cell("%%agent --continue", "And then?")
         assert body_of(shown) == server.bodies[-1]
     assert '"trimmed":"200 of 18,000 ' in shown["text/plain"]
+
+
+@pytest.mark.parametrize("model", ["google:m", "openai:m", "openai-responses:m", "anthropic:m"])
+def test_dry_run_shows_no_conversation_and_no_base64_as_parameters(
+    shell: MagicShell, model: str
+) -> None:
+    shell.user_ns["picture"] = Image.effect_noise((64, 64), 90)
+    line = f"%%agent --dry-run --tools none --model {model} --base-url http://127.0.0.1:9/v1"
+    shown = dry(shell, line, "What is {{ picture }} there?")
+    texts = shown["text/plain"] + json.dumps(body_of(shown))
+    assert not re.search(r"[A-Za-z0-9+/]{201}", texts)
+    facts = re.sub(r"(?s)<details.*", "", shown["text/html"])
+    assert "What is" not in facts

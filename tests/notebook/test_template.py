@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from magic_shell import MagicShell
 
+import nbagent
 from nbagent import offline, open_run
 
 NAMES = """
@@ -292,7 +293,18 @@ def test_a_run_and_what_shows_itself_are_put_in_as_their_text(named: MagicShell)
     said = named.agent("--quiet", "{{ first }} {{ HTML('<b>x</b>') }} {{ JSON({'a': 1}) }}")
     assert said.record.prompt == 'Fine. x {"a":1}'
     table = named.agent("--quiet", "{{ pl.DataFrame({'n': [n]}) }}").record.prompt
-    assert table == "DataFrame (polars): 1 rows × 1 columns\ndtypes: n Int64\n| n |\n| --- |\n| 3 |"
+    assert table == "DataFrame (polars): 1 row × 1 column\ndtypes: n Int64\n| n |\n| --- |\n| 3 |"
+    around = named.agent("--quiet", "In {{ pl.DataFrame({'n': [n]}) }} is n.\nAnd {{ n }} too.")
+    assert around.record.prompt == f"In {table}\n is n.\nAnd 3 too."
+
+
+def test_a_question_on_one_line_is_sent_as_typed_on_request(named: MagicShell) -> None:
+    question = r"What is \frac{{a}}{b}?"
+    advice = named.refused(f"%agent {question}").message
+    assert "add --no-template after %%agent or %agent" in advice
+    named.cell(f"%agent --no-template {question}")
+    assert nbagent.open_run("last").record.prompt == question
+    assert "no command" in named.refused("%agent --no-template Tols").message
 
 
 def test_templates_are_turned_off_by_a_setting_for_cells_and_batches(named: MagicShell) -> None:

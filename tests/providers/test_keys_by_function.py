@@ -250,3 +250,15 @@ def test_a_client_takes_a_function_too(server: ModelServer) -> None:
         return keys_of(server)
 
     assert asyncio.run(ask()) == ["Bearer sk-number-0-0123456789", f"Bearer {SECRET}"]
+
+
+@pytest.mark.parametrize("key", [SECRET, 5, b"key", ["key"]], ids=repr)
+def test_a_key_that_is_no_function_is_refused_with_the_way_to_give_one(key: Any) -> None:
+    for call in (
+        lambda: nbagent.Agent("openai:m", api_key=key),
+        lambda: nbagent.Agent("openai:m").start("Go.", api_key=key),
+    ):
+        with pytest.raises(UsageError, match="give a function that returns the key") as caught:
+            call()
+        assert "OPENAI_API_KEY" in caught.value.message
+        assert SECRET not in str(caught.value)

@@ -139,6 +139,13 @@ def test_a_list_in_text_counts_if_it_is_no_citation(text: str) -> None:
     assert len(model.requests) == (1 if LISTS[text] else 2)
 
 
+def test_a_problem_of_the_whole_answer_names_the_answer() -> None:
+    _, model = ran(
+        call("final_answer", answer="x"), call("final_answer", answer=[7]), output=list[int]
+    )
+    assert "the answer: Input should be" in model.requests[1].messages[-1].text
+
+
 NOT_TAKEN: dict[str, tuple[str, str]] = {
     "two that differ": (f"Either {PLAIN} or {OTHER}.", "several JSON values"),
     "a part of a broken one": (f'{{"city": {PLAIN}, oops', "no JSON"),

@@ -197,7 +197,7 @@ put("path at home", lambda: pathlib.Path.home() / "a.csv", "~")
 put("enum", lambda: Colour.RED, "red")
 put("dataclass", lambda: Point(1, [2]), '{"x":1,"y":[2]}')
 put("pydantic", lambda: City(), '"founded":"1048-01-01"')
-put("pydantic with a table", lambda: City(extra=frame(a=[1])), "DataFrame: 1 rows × 1 columns")
+put("pydantic with a table", lambda: City(extra=frame(a=[1])), "DataFrame: 1 row × 1 column")
 put("named tuple", lambda: Pair(1, 2), '{"left":1,"right":2}')
 put("row of SQLite", lambda: rows(sqlite3.Row).fetchone(), '{"a":1}')
 # Containers
@@ -256,8 +256,8 @@ put("missing cells", lambda: frame(a=[np.nan], t=[pd.NaT]), "|  |  |")
 put("huge cells", lambda: frame(a=["x" * 10_000_000] * 20), "characters left out")
 put("bars and lines in cells", lambda: frame(a=["x|y\nz"]), "| x\\|y\\nz |")
 put("series", lambda: pd.Series([1.5], name="score"), "score float64\n| score |\n| --- |\n| 1.5 |")
-put("index", lambda: pd.Index([1, 2], name="i"), "Index: 2 rows × 1 columns\ndtypes: i int64")
-put("styler", lambda: frame(a=[1]).style, "Styler of a DataFrame: 1 rows")
+put("index", lambda: pd.Index([1, 2], name="i"), "Index: 2 rows × 1 column\ndtypes: i int64")
+put("styler", lambda: frame(a=[1]).style, "Styler of a DataFrame: 1 row")
 put("missing values", lambda: [pd.NaT, pd.NA, pd.Timestamp("2020")], '[null,null,"2020-01-01T')
 # Pictures
 put("figure", figure, "[image: figure, 200×100 px]")
@@ -438,14 +438,14 @@ put(
     lambda: pl.LazyFrame({"a": [1]}).map_batches(Lazy(), schema={"a": pl.Int64}),
     "dtypes: a Int64\n(all rows left out; ask for a smaller part: call .collect()",
 )
-put("polars inside", lambda: [pl.DataFrame({"a": [1]})], '["DataFrame (polars): 1 rows')
+put("polars inside", lambda: [pl.DataFrame({"a": [1]})], '["DataFrame (polars): 1 row')
 put("polars expression", lambda: pl.col("a"), "<Expr ['col(")
 put(
     "polars objects",
     lambda: pl.DataFrame({"o": pl.Series([BadRepr()], dtype=pl.Object)}),
     "repr failed",
 )
-put("Arrow's protocol", Streams, "2 rows × 1 columns\ndtypes: n Int64")
+put("Arrow's protocol", Streams, "2 rows × 1 column\ndtypes: n Int64")
 put("Arrow's protocol, lazy", NeverComputed, "NeverComputed object>")
 if find_spec("pyarrow"):  # dask.dataframe needs it, too
     dask_frames: Any = import_module("dask.dataframe")
@@ -453,7 +453,7 @@ if find_spec("pyarrow"):  # dask.dataframe needs it, too
     put(
         "pyarrow",
         lambda: pa.table({"a": [1, None]}),
-        "Table (pyarrow): 2 rows × 1 columns\ndtypes: a Int64\n",
+        "Table (pyarrow): 2 rows × 1 column\ndtypes: a Int64\n",
     )
     put(
         "pyarrow, twice the same column",
@@ -470,7 +470,7 @@ if find_spec("pyarrow"):  # dask.dataframe needs it, too
     put(
         "dask, lazy",
         lambda: dask_frames.from_pandas(frame(a=[1]), npartitions=1),
-        "DataFrame (dask): rows not computed yet, 1 columns\ndtypes: a int64\n",
+        "DataFrame (dask): rows not computed yet, 1 column\ndtypes: a int64\n",
     )
     put(
         "dask series, lazy",

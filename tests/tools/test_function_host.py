@@ -72,12 +72,23 @@ def test_two_functions_of_one_tool_name_are_refused() -> None:
         ("zzzzzz", "There are: population, a.count"),
         ("x", "there is no tool 'x'"),
         ("a__count", "did you mean 'a.count'"),
+        ("fss", "did you mean 'fs'"),
+        ("skils", "did you mean 'skills'"),
+        ("notebok", "did you mean 'notebook'"),
+        ("Notes", "no tool 'Notes'. There are"),
     ],
 )
 def test_unknown_name_is_refused_with_the_nearest(name: str, words: str) -> None:
     with pytest.raises(UsageError) as caught:
         FunctionHost(namespace=cell, names=[name])
     assert words in caught.value.message
+
+
+def test_a_server_is_named_only_where_no_tool_is_near() -> None:
+    for name, is_named in {"a__cont": False, "git__log": True}.items():
+        with pytest.raises(UsageError) as caught:
+            FunctionHost(namespace=cell, names=[name])
+        assert ("All tools of an MCP server" in caught.value.message) == is_named
 
 
 def test_the_tools_of_a_run_stay_whatever_the_notebook_does() -> None:

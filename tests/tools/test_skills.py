@@ -165,6 +165,8 @@ def test_a_skill_in_other_letters_is_read_and_the_person_is_told(stage: Stage, n
     (stage.skill / "SKILL.md").rename(stage.skill / name)
     assert stage.data("get_skill", skill_name="report")["files"] == ["scripts/make.py"]
     assert any(f"rename {name} to SKILL.md" in text for text in stage.host.warnings)
+    for file in ("SKILL.md", name):
+        assert "name: report" in stage.data("get_skill", skill_name="report", file=file)["text"]
 
 
 @pytest.mark.parametrize(

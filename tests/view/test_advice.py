@@ -23,9 +23,8 @@ ADVICES = {
     "use `%%agent --continue 1a2b3c4d`": 'use `run.resume("…")`',
     "`%agent resume @state/a.md` goes on": "`%agent resume @state/a.md` goes on",
     "`%agent doctor compact` frees them": "`%agent doctor compact` frees them",
-    "add --no-template (in Python: Agent(…, template=False); in the panel: “off” in a “Field”).": (
-        "use Agent(…, template=False)."
-    ),
+    "add --no-template after %%agent or %agent (in Python: Agent(…, template=False); "
+    "in the panel: “off” in a “Field”).": ("use Agent(…, template=False)."),
     "%agent resume --trim tool-results shortens": 'run.resume(trim="tool-results") shortens',
 }
 

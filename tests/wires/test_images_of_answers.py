@@ -56,6 +56,14 @@ def chat(parts: Parts) -> tuple[bytes, Any]:
     return CHAT.stream(*events, delta("stop")), completion(text, images=images)
 
 
+def chat_texts(parts: Parts) -> tuple[bytes, Any]:
+    """Images beside the text as plain data URLs."""
+    text = "".join(part for part in parts if isinstance(part, str))
+    images = [f"data:{part[1]};base64,{part[0]}" for part in parts if not isinstance(part, str)]
+    events = [delta(content=text), delta(content="", images=images), delta("stop")]
+    return CHAT.stream(*events), completion(text, images=images)
+
+
 def chat_list(parts: Parts) -> tuple[bytes, Any]:
     """Images among the parts of the content."""
     events = [delta(content=[made]) for made in _chat_parts(parts)]
@@ -120,6 +128,7 @@ _WORDS = [..., {"role": "assistant", "content": f"See: \n\n{IN_WORDS}"}]
 INLINE = {"inlineData": {"mimeType": "image/png", "data": PNG}}
 SERVERS = {
     "chat": Server(chat_cases.WIRE, chat, _WORDS),
+    "chat, plain texts": Server(chat_cases.WIRE, chat_texts, _WORDS),
     "chat, content": Server(chat_cases.WIRE, chat_list, _WORDS),
     "google": Server(
         google_cases.WIRE,
@@ -430,6 +439,10 @@ NOT_TAKEN = [
     *((name, part, NO_AUDIO.format(part.name))
       for name in ("responses", "anthropic", "ollama") for part in (WAV, UNNAMED, OGG)),
     ("chat", OGG, "as WAV or MP3, and 'a.ogg' is audio/ogg; convert it, or give it to a Gemini"),
+    *(("chat", WAV.model_copy(update={"data": in_base64(data), "media_type": media_type}), words)
+      for media_type in ("audio/wav", "audio/mpeg")
+      for data, words in ((b"OggS\0\2", "audio/ogg"), (b"fLaC\0", "audio/flac"),
+                          (b"FORM\0\0\0\1AIFF", "audio/aiff"), (b"junk", "audio/unknown"))),
 ]  # fmt: skip
 
 

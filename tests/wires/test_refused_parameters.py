@@ -130,6 +130,7 @@ def test_a_refused_parameter_is_left_out_once_told_and_remembered(
     assert [name in body for body in server.bodies] == [True, False, False]
     assert [notice.kind for notice in notices] == ["dropped_param"]
     assert name in notices[0].text
+    assert "{" not in notices[0].text
     assert notices[0].error
     assert all(body["messages"] and body["model"] == "m" for body in server.bodies)
     assert all(("tools" in body) == bool(request.tools) for body in server.bodies)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart
@@ -80,6 +81,14 @@ def find_file(part: dict[str, Any]) -> SentFile | None:
         return SentFile(match[1].strip() or media_type, address[match.end() :])
     is_address = address.lower().startswith(("https://", "http://"))
     return SentFile(media_type, url=address) if is_address else SentFile(media_type, address)
+
+
+def find_files(listed: Any) -> Iterator[SentFile]:
+    """Yield the files in a list of images: objects, or texts with a data URL, address or base64."""
+    for item in cast("list[Any]", listed) if isinstance(listed, list) else []:
+        part = {"image_url": item} if isinstance(item, str) else json_object(item)
+        if part and (sent := find_file(part)) is not None:
+            yield sent
 
 
 def answer_image(sent: SentFile) -> ImagePart | str:

@@ -21,7 +21,7 @@ from nbagent.providers.answer.content_parts import (
     unread_names,
 )
 from nbagent.providers.answer.finish_words import read_finish
-from nbagent.providers.answer.images import find_file
+from nbagent.providers.answer.images import find_files
 from nbagent.providers.answer.json_fields import objects_in
 from nbagent.providers.answer.vendor_words import (
     call_part,
@@ -199,9 +199,8 @@ class ChatParser(Parser):
             content = next((delta[name] for name in _TEXT_FIELDS if name in delta), None)
         yield from read_content(content)
         # OpenRouter and LiteLLM send images beside the text.
-        for part in objects_in(delta.get("images")):
-            if (sent := find_file(part)) is not None:
-                yield Picture(sent)
+        for sent in find_files(delta.get("images")):
+            yield Picture(sent)
         if isinstance(refusal := delta.get("refusal"), str) and refusal:
             yield Facts(refused=True)
             yield TextPiece(refusal)

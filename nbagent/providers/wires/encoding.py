@@ -271,6 +271,12 @@ def attachments(message: Message) -> list[ImagePart | FilePart]:
     return [part for part in message.content if not isinstance(part, TextPart)]
 
 
+_AUDIO_SIGNATURES = {
+    "audio/mp3": re.compile(rb"ID3|\xff[\xfb\xfa\xf3\xf2\xe3\xe2]"),
+    "audio/ogg": re.compile(rb"OggS"),
+    "audio/flac": re.compile(rb"fLaC"),
+    "audio/aiff": re.compile(rb"FORM.{4}AIF[FC]", re.DOTALL),
+}
 _AUDIO_NAMES = {
     "audio/wave": "audio/wav",
     "audio/x-wav": "audio/wav",
@@ -284,19 +290,18 @@ _AUDIO_NAMES = {
 def audio_type(part: FilePart) -> str:
     """Media type of a recording, by one name for each format; empty for other files.
 
-    The bytes of WAV and MP3 decide, whatever the file is called.
+    The bytes decide, whatever the file is called: a player in a notebook calls all bytes WAV.
     """
     start = _first_bytes(part.data)
-    if start[:4] == b"RIFF" and start[8:12] == b"WAVE":
+    if re.match(rb"RIFF.{4}WAVE", start, re.DOTALL):
         return "audio/wav"
     media_type = part.media_type.partition(";")[0].strip().lower()
     is_unnamed = media_type in ("", "application/octet-stream")
-    if start[:3] == b"ID3" or (start[:1] == b"\xff" and start[1:2] in _MP3_FRAMES):
-        return "audio/mp3" if is_unnamed or media_type.startswith("audio/") else ""
-    return _AUDIO_NAMES.get(media_type, media_type) if media_type.startswith("audio/") else ""
-
-
-_MP3_FRAMES = (b"\xfb", b"\xfa", b"\xf3", b"\xf2", b"\xe3", b"\xe2")
+    for audio, signature in _AUDIO_SIGNATURES.items():
+        if signature.match(start):
+            return audio if is_unnamed or media_type.startswith("audio/") else ""
+    named = _AUDIO_NAMES.get(media_type, media_type) if media_type.startswith("audio/") else ""
+    return "audio/unknown" if named in ("audio/wav", "audio/mp3") else named
 
 
 def _first_bytes(data: str) -> bytes:
