@@ -317,7 +317,8 @@ def bodies(wire: Dialect) -> dict[str, Case]:
         "web page": _whole(b"<!doctype html>\n<p>Sign in</p>", kind="text/html"),
         "nothing": _whole(b""),
         "an object": _whole({}),
-        "bad UTF-8": _whole(good.replace(b"fine", b"\xff\xfe")),
+        # A broken character costs one character, not the answer.
+        "bad UTF-8": _whole(good.replace(b"fine", b"fi\xffe"), "", "fi\ufffde"),
         "too deep": _whole(start + b"[" * 100_000 + b"]" * 100_000 + b"}"),
         "a number that is too long": _whole(start + b"[" + b"9" * 5_000 + b"]}"),
         "the rest is a number": _whole(start + b"7}", asked=3 if wire is CHAT else 1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -540,9 +541,10 @@ NO_IMAGES = [
     (400, "messages[0].content must be a string"),
     (400, "Cannot process images with this model"),
 ]
+WAV = base64.b64encode(b"RIFF\0\0\0\0WAVEfmt ").decode()
 AUDIO = Message(
     role="user",
-    content=(TextPart(text="Hear."), FilePart(name="a.wav", media_type="audio/wav", data="AAAA")),
+    content=(TextPart(text="Hear."), FilePart(name="a.wav", media_type="audio/wav", data=WAV)),
 )
 NO_AUDIO = [
     (400, "audio input is not supported"),
