@@ -463,6 +463,7 @@ ALLOWED = {
     "export/": "the format of OpenAI's fine-tuning files",
     "notebook/": "examples in the help",
     "frames.py": "an example in an error",
+    "run.py": "an example in an error",
     "session/run_notices.py": "examples of free providers in an error",
     "settings/sources.py": "the provider of a bare model name",
     "settings/types.py": "beginnings of keys, and headers that hold no secret",
