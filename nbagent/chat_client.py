@@ -9,19 +9,13 @@ script's `asyncio.run`, in a test.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, replace
 from typing import Any, Self, TypeVar
 
 from nbagent import runtime
-from nbagent.contracts.corrections import (
-    AnswerRestarted,
-    CallCorrected,
-    Correction,
-    TextCorrected,
-)
+from nbagent.contracts.answer_redaction import AnswerRedactor, redacted_response
 from nbagent.contracts.errors import UsageError, unknown_argument
 from nbagent.contracts.hidden_characters import visible
 from nbagent.contracts.messages import Message, redacted
@@ -36,7 +30,6 @@ from nbagent.contracts.model import (
 from nbagent.contracts.secrets import (
     KeyFunction,
     SecretKey,
-    StreamFilter,
     redact,
     register_environment,
 )
@@ -145,21 +138,20 @@ class _ChunkRedactor:
 
     def __init__(self) -> None:
         register_environment()
-        self._text, self._reasoning = StreamFilter(), StreamFilter()
-        self._calls: defaultdict[int, StreamFilter] = defaultdict(StreamFilter)
+        self._redactor = AnswerRedactor()
 
     def feed(self, chunk: ChatChunk) -> Iterator[ChatChunk]:
         """Yield what may be shown now; the last chunk comes after all that was kept back."""
         delta, notice, response = chunk.tool_call_delta, chunk.notice, chunk.response
-        correction = chunk.correction and self._corrected(chunk.correction)
+        correction = chunk.correction and self._redactor.correct(chunk.correction)
         if delta is not None:
             name = delta.name and redact(delta.name)
-            arguments = self._calls[delta.index].feed(delta.arguments)
+            arguments = self._redactor.arguments[delta.index].feed(delta.arguments)
             delta = replace(delta, name=name, arguments=arguments)
         shown = replace(
             chunk,
-            content=self._text.feed(chunk.content),
-            reasoning=self._reasoning.feed(chunk.reasoning),
+            content=self._redactor.text.feed(chunk.content),
+            reasoning=self._redactor.reasoning.feed(chunk.reasoning),
             tool_call_delta=delta,
             notice=notice and replace(notice, text=redact(notice.text)),
             response=response and _shown(response),
@@ -173,39 +165,17 @@ class _ChunkRedactor:
             yield from rests
         yield shown
 
-    def _corrected(self, correction: Correction) -> Correction:
-        """Redact what replaces a part of the answer; a secret may begin anew in it."""
-        match correction:
-            case TextCorrected(text, reasoning):
-                if text is not None:
-                    self._text = StreamFilter()
-                    text = self._text.feed(text)
-                if reasoning is not None:
-                    self._reasoning = StreamFilter()
-                    reasoning = self._reasoning.feed(reasoning)
-                return TextCorrected(text, reasoning)
-            case CallCorrected(index, name, arguments):
-                if arguments is not None:
-                    self._calls[index] = StreamFilter()
-                    arguments = self._calls[index].feed(arguments)
-                return CallCorrected(index, name and redact(name), arguments)
-            case AnswerRestarted():
-                self._text, self._reasoning = StreamFilter(), StreamFilter()
-                self._calls.clear()
-                return correction
-
     def flush(self) -> Iterator[ChatChunk]:
         """Yield what was kept back."""
-        text, reasoning = self._text.flush(), self._reasoning.flush()
+        text, reasoning = self._redactor.text.flush(), self._redactor.reasoning.flush()
         if text or reasoning:
             yield ChatChunk(content=text, reasoning=reasoning)
-        for index, arguments in self._calls.items():
-            if rest := arguments.flush():
-                yield ChatChunk(tool_call_delta=CallDelta(index=index, arguments=rest))
+        for index, rest in self._redactor.flush_arguments():
+            yield ChatChunk(tool_call_delta=CallDelta(index=index, arguments=rest))
 
 
 def _shown(response: ChatResponse) -> ChatResponse:
-    response = redacted(response)
+    response = redacted_response(response)
     return response.model_copy(update={"model": visible(response.model)})
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from nbagent.contracts.answer import Answer
+from nbagent.contracts.answer_redaction import AnswerRedactor, redacted_response
 from nbagent.contracts.canonical import monotonic_ms, new_id
 from nbagent.contracts.corrections import (
     AnswerRestarted,
@@ -38,10 +39,10 @@ from nbagent.contracts.events import (
     TurnCorrected,
     Waiting,
 )
-from nbagent.contracts.messages import TextPart, ToolCall, is_storable_json, redacted
+from nbagent.contracts.messages import ToolCall, is_storable_json
 from nbagent.contracts.model import CallDelta, ChatRequest, ChatResponse, ClientNotice
 from nbagent.contracts.ports import EventPort
-from nbagent.contracts.secrets import StreamFilter, redact, redact_json
+from nbagent.contracts.secrets import redact, redact_json
 from nbagent.engine.plan import EnginePlan
 
 _MAX_TOKENS = 2**53
@@ -121,9 +122,7 @@ class ModelCall:
         self.notices: list[str] = []
         self._turn_id, self._emit = turn_id, events.emit
         self._answer = Answer()
-        self._text, self._reasoning = StreamFilter(), StreamFilter()
-        """They hold back a possible start of a secret from what is shown."""
-        self._calls: dict[int, StreamFilter] = {}
+        self._redactor = AnswerRedactor()
         self._closed = False
 
     async def send(self, plan: EnginePlan, request: ChatRequest) -> None:
@@ -155,13 +154,13 @@ class ModelCall:
         match delta:
             case TextPiece(text):
                 self.times.note_output()
-                self._emit(TextDelta(self._turn_id, self._text.feed(text)))
+                self._emit(TextDelta(self._turn_id, self._redactor.text.feed(text)))
             case ReasoningPiece(text):
                 self.times.note_output()
-                self._emit(ReasoningDelta(self._turn_id, self._reasoning.feed(text)))
+                self._emit(ReasoningDelta(self._turn_id, self._redactor.reasoning.feed(text)))
             case CallDelta(index, _, name, arguments):
                 self.times.note_output()
-                shown = self._calls.setdefault(index, StreamFilter()).feed(arguments)
+                shown = self._redactor.arguments[index].feed(arguments)
                 self._emit(ToolCallDelta(self._turn_id, index, name and redact(name), shown))
             case TextCorrected() | CallCorrected() | AnswerRestarted():
                 self._on_correction(delta)
@@ -173,29 +172,22 @@ class ModelCall:
                 pass
             case AnswerEnd() | WholeAnswer():
                 response = self._answer.response()
-                self.response = response and _redacted(response)
+                self.response = response and redacted_response(_storable(response))
             case _:
                 assert_never(delta)
 
     def _on_correction(self, correction: Correction) -> None:
-        """Show what replaces the answer so far; a secret may begin anew in it."""
-        match correction:
+        """Show what replaces the answer so far; a corrected call is shown whole."""
+        if isinstance(correction, CallCorrected):
+            name, arguments = self._answer.call_so_far(correction.index)
+            correction = CallCorrected(correction.index, name, arguments)
+        match self._redactor.correct(correction):
             case TextCorrected(text, reasoning):
-                if text is not None:
-                    self._text = StreamFilter()
-                    text = self._text.feed(text)
-                if reasoning is not None:
-                    self._reasoning = StreamFilter()
-                    reasoning = self._reasoning.feed(reasoning)
                 event = TurnCorrected(self._turn_id, text=text, reasoning=reasoning)
-            case CallCorrected(index):
-                name, arguments = self._answer.call_so_far(index)
-                self._calls[index] = StreamFilter()
-                shown = self._calls[index].feed(arguments)
-                call = ToolCallDelta(self._turn_id, index, redact(name), shown)
+            case CallCorrected(index, name, arguments):
+                call = ToolCallDelta(self._turn_id, index, name, arguments or "")
                 event = TurnCorrected(self._turn_id, call=call)
             case AnswerRestarted():
-                self._text, self._reasoning, self._calls = StreamFilter(), StreamFilter(), {}
                 event = TurnCorrected(self._turn_id, restarted=True)
         self._emit(event)
 
@@ -216,13 +208,12 @@ class ModelCall:
 
     def _flush(self) -> None:
         """Emit the text that was kept back as a possible start of a secret."""
-        if rest := self._reasoning.flush():
+        if rest := self._redactor.reasoning.flush():
             self._emit(ReasoningDelta(self._turn_id, rest))
-        if rest := self._text.flush():
+        if rest := self._redactor.text.flush():
             self._emit(TextDelta(self._turn_id, rest))
-        for index, arguments in self._calls.items():
-            if rest := arguments.flush():
-                self._emit(ToolCallDelta(self._turn_id, index, None, rest))
+        for index, rest in self._redactor.flush_arguments():
+            self._emit(ToolCallDelta(self._turn_id, index, None, rest))
 
     def _set_failure(self, task: asyncio.Task[None], *, stopped: bool) -> None:
         """Set the reason why there is no complete response."""
@@ -242,18 +233,7 @@ class ModelCall:
     def use_partial(self, model: str) -> None:
         """Take the parts that arrived as the response, if there is no complete one."""
         if self.response is None and (partial := self._answer.partial(model)) is not None:
-            self.response = _redacted(partial)
-
-
-def _redacted(response: ChatResponse) -> ChatResponse:
-    """Make a response storable and hide its secrets, also one with an image inside."""
-    response = redacted(_storable(response))
-    message = response.message
-    text = redact(message.text)
-    if text == message.text or not message.images:
-        return response
-    content = (TextPart(text=text), *message.images)
-    return response.model_copy(update={"message": message.model_copy(update={"content": content})})
+            self.response = redacted_response(_storable(partial))
 
 
 def _storable(response: ChatResponse) -> ChatResponse:
