@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 from engine.laws import check_run
+from image_files import in_base64, png
+from servers.model_server import ModelServer, Reply
 
 import nbagent
 from nbagent import ChatRequest, Message, ToolResult, ToolSpec, offline
@@ -143,6 +146,20 @@ def test_a_client_redacts_and_keeps_the_order_of_a_stream(
         assert [chunk.done for chunk in answers] == [False] * (len(answers) - 1) + [True]
     else:
         assert answers[0].content == f"It is [redacted] {key[:12]}"
+
+
+def test_a_client_hides_a_secret_around_an_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = "canary-client-key-0123456789"
+    monkeypatch.setenv("CLIENT_API_KEY", key)
+    image = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{in_base64(png())}"}}
+    halves = ({"type": "text", "text": half} for half in (f"It is {key[:9]}", f"{key[9:]}."))
+    content = [next(halves), image, next(halves)]
+    choice = {"message": {"role": "assistant", "content": content}, "finish_reason": "stop"}
+    body = json.dumps({"choices": [choice]}).encode()
+    with ModelServer([Reply(raw=body, raw_type="application/json")]) as server:
+        client = nbagent.client("openai-compatible:little", base_url=server.url)
+        answer = asyncio.run(client.chat("Hello"))
+    assert (answer.content, len(answer.message.images)) == ("It is [redacted].", 1)
 
 
 HIDDEN = "a\x1b[2J\x1b]0;own\x07b\r\u202ec\u200bd\n\te"
