@@ -145,12 +145,6 @@ class LivePicture:
             self._state.stopping = text
             self._mark_head()
 
-    def stopping(self, text: str) -> list[Op]:
-        """Show in the head that the person stops or pauses the run, and draw it."""
-        with self._lock:
-            self.show_stopping(text)
-            return self.draw_changes()
-
     # Marks
 
     def _state_with_time(self) -> LiveState:
