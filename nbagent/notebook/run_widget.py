@@ -1,7 +1,7 @@
 """Live view of a run: events go to the page as small messages, and clicks come back.
 
-Owns the widget, the batching of ops, and the meaning of a page's messages. `live.js` is the part in
-the page.
+Owns the widget, the batching of ops, and the meaning of a page's messages. The folder `page` is the
+part in the page.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from typing import Any, cast
 
 import anywidget
@@ -24,6 +23,7 @@ from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
 from nbagent.notebook.outputs import Output, Part
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, h
 from nbagent.view.question import (
@@ -33,7 +33,7 @@ from nbagent.view.question import (
     read_fields,
     why_node,
 )
-from nbagent.view.run_picture import PAUSING, STOPPING, live_stylesheet, page, picture
+from nbagent.view.run_picture import PAUSING, STOPPING, page, picture
 
 INTERVAL_S = 0.05
 """20 messages per second: 10,000 deltas then cost 0.3 MB instead of 200 MB."""
@@ -53,20 +53,6 @@ class _ReplacedView:
 
 
 _replaced: list[_ReplacedView] = []
-
-
-def _read_file(name: str) -> str:
-    return files("nbagent.notebook").joinpath(name).read_text("utf-8")
-
-
-def script(*more: str) -> str:
-    """Return `live.js` with other files appended: one module for a widget."""
-    return "\n".join(_read_file(name) for name in ("live.js", *more))
-
-
-def stylesheet(*more: str) -> str:
-    """Return the style sheet of live pictures with other files appended."""
-    return "\n".join([live_stylesheet(), *(_read_file(name) for name in more)])
 
 
 class RunWidget(anywidget.AnyWidget):

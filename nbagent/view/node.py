@@ -1,8 +1,8 @@
 """Pictures as trees: a node is a text, or `[tag, attributes, *children]`.
 
-Two printers draw them: `html` here and `build` in `notebook/live.js`. Only these two keep untrusted
-text from becoming markup: text is escaped, tags and attributes come from closed lists. A test
-compares the lists of both.
+Two printers draw them: `html` here and `build` in `notebook/page`. Only these two keep untrusted
+text from becoming markup: text is escaped, tags and attributes come from the closed lists here. The
+page gets them with its module.
 """
 
 from __future__ import annotations
