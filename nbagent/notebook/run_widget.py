@@ -109,9 +109,15 @@ class OpBatcher:
     Belongs to the event loop that is running when it gets its first ops.
     """
 
-    def __init__(self, send: Callable[[list[Op]], None], *, interval_s: float = INTERVAL_S) -> None:
-        """Send by `send`, which must not raise: an exception in a timer would be lost."""
-        self._send = send
+    def __init__(
+        self,
+        send: Callable[[list[Op]], None],
+        *,
+        draw: Callable[[], list[Op]] = list,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """Send by `send` what `draw` draws. Both must not raise: a timer would lose the error."""
+        self._send, self._draw = send, draw
         self._interval_s = interval_s
         self._pending: list[Op] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -120,6 +126,10 @@ class OpBatcher:
         """Add ops."""
         for op in ops:
             merge_op(self._pending, op)
+        self.send_soon()
+
+    def send_soon(self) -> None:
+        """Draw and send what changed: now, or with the next message."""
         if self._timer is None:
             self.flush()
 
@@ -132,7 +142,7 @@ class OpBatcher:
 
     def flush(self) -> None:
         """Send the waiting ops now."""
-        ops = self._pending
+        ops = [*self._draw(), *self._pending]
         self.drop()
         # Without ops the timer is not renewed, so the next op is sent at once.
         if ops:
@@ -174,7 +184,7 @@ class LiveRun:
         self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
-        self._batcher = OpBatcher(self._send_ops)
+        self._batcher = OpBatcher(self._send_ops, draw=self._draw_changes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
         self._failure: Exception | None = None
@@ -210,12 +220,10 @@ class LiveRun:
             self._lines.handle(event)
         if self._failure is None:
             try:
-                ops = self._live.apply(event)
+                self._live.update(event)
                 if isinstance(event, RunFinished):
                     self._batcher.drop()
-                    # Instead of the op of `apply`, which knows neither folds nor buttons.
-                    ops = [["done", self.picture()]]
-                self._batcher.add(ops)
+                self._batcher.send_soon()
             except Exception as error:
                 self._fail(error)
         if isinstance(event, RunFinished):
@@ -227,6 +235,13 @@ class LiveRun:
         """Print the run, since no page shows it. On the engine's loop."""
         if self._lines is not None:
             self._lines.print()
+
+    def _draw_changes(self) -> list[Op]:
+        try:
+            return self._live.draw_changes(frozenset(self.unfolded), self._kernel_id)
+        except Exception as error:
+            self._fail(error)
+            return []
 
     def close(self) -> None:
         """End the view without a final event."""
@@ -267,7 +282,8 @@ class LiveRun:
                 keep(key)
             case {"kind": "stop" | "pause" as kind} if not self._is_over:
                 self._controls.stop(after_turn=kind == "pause")
-                self._send_soon(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
+                self._live.show_stopping(PAUSING if kind == "pause" else STOPPING)
+                self._send_soon([])
             case {"kind": "answer_all", "questions": list(shown)}:
                 # Only the questions that the page named: the person has not seen a newer one.
                 for question_id, question in self._live.open_questions():

@@ -77,7 +77,8 @@ def test_the_seconds_tick_and_a_stop_says_so_once(page: Page, kind: str, words: 
     assert page.locator(f"[data-do={kind}]").is_disabled()
     assert stage.sent == [{"kind": kind, "run": stage.story.run.id}]
     # The kernel says it too: a head that comes after is no other one.
-    stage.hear(stage.live.stopping(words))
+    stage.live.show_stopping(words)
+    stage.hear(stage.live.draw_changes())
     expect(page.get_by_text(words)).to_have_count(1)
     assert page.locator("[data-do=stop]").count() == (kind == "pause")
     stage.finish()
