@@ -4,7 +4,7 @@
 const TAGS = new Set(LISTS.tags);
 const ATTRIBUTES = new Set(LISTS.attributes);
 const VALUES = new Map(Object.entries(LISTS.values).map(
-  ([name, [pattern, flags]]) => [name, new RegExp(`^(?:${pattern})$`, flags)]));
+  ([name, pattern]) => [name, new RegExp(`^(?:${pattern})$`)]));
 
 /** Build a node as DOM. Text becomes a text node, never markup.
  * @param {Picture} node @returns {any} */

@@ -12,6 +12,9 @@
 /** From the kernel to the views of a run; to one of them if it is named.
  * @typedef {{ run: string, ops: Op[], page?: number | string }} OpsMessage */
 
+/** The run is shown again below, in the output with this `data-kernel`.
+ * @typedef {{ below: string }} BelowMessage */
+
 /** From the kernel to the buttons of a finished run: a message, a text for the clipboard, a form, or
  * the rows of a list.
  * @typedef {{ run: string, at: string, said?: string, text?: string, form?: Picture,
@@ -21,7 +24,8 @@
 
 /** From the page to the kernel: of a widget, a running run, a question, a review, a finished run.
  * @typedef {{ kind: "ready", page?: number | string }
- *   | { kind: "stop" | "pause", run: string }
+ *   | { kind: "closed", page: number | string }
+   | { kind: "stop" | "pause", run: string }
  *   | { kind: "fold", run: string, key: string, open: boolean }
  *   | { kind: "answer", run: string, question: string, choice: string, reason?: string,
  *       fields?: Fields }
@@ -49,5 +53,5 @@
  *   otherwise?: (button: any) => void, onFold?: (fold: any) => void }} Surface */
 
 /** Closed lists of view/node.py, which the kernel writes before the module: nothing else is built.
- * @type {{ tags: string[], attributes: string[], values: Record<string, [string, string]> }} */
+ * @type {{ tags: string[], attributes: string[], values: Record<string, string> }} */
 var LISTS;

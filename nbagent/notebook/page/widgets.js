@@ -6,14 +6,36 @@ function runWidget() {
   /** @type {Map<number, { view: ReturnType<typeof createView>, el: HTMLElement }>} */
   const pages = new Map();
   let nth = 0;
+  let isDead = false;
+
+  /** The run is shown again in a display below: hide the views once it is in this page.
+   * @param {string} at */
+  function hideBelow(at) {
+    const saved = `[data-kernel="${CSS.escape(at)}"]`;
+    const isHere = () =>
+      [...document.querySelectorAll(saved)].some((node) => !node.closest(".nba-view"));
+    const hide = () => pages.forEach(({ view }) => { view.place.hidden = true; });
+    if (isHere()) return hide();
+    const watch = new MutationObserver(() => {
+      if (!isHere()) return;
+      watch.disconnect();
+      hide();
+    });
+    watch.observe(document.body, { childList: true, subtree: true });
+  }
+
   return {
     initialize({ model }) {
-      const onMessage = (/** @type {OpsMessage} */ message) => {
+      const onMessage = (/** @type {OpsMessage | BelowMessage} */ message) => {
+        if ("below" in message) return hideBelow(message.below);
         for (const [page, { view }] of pages) {
           if (!message.page || message.page === page) view.applyOps(message);
         }
       };
-      const leave = watchKernel(model, () => pages.forEach(({ view }) => view.onKernelDead()));
+      const leave = watchKernel(model, () => {
+        isDead = true;
+        pages.forEach(({ view }) => view.onKernelDead());
+      });
       model.on("msg:custom", onMessage);
       model.send({ kind: "ready" });
       return () => {
@@ -27,7 +49,10 @@ function runWidget() {
         if (pages.get(page)?.el !== el) return;
         pages.get(page)?.view.close();
         pages.delete(page);
+        // The kernel learns that this page applied its last update of the display.
+        if (!isDead) send({ kind: "closed", page });
       };
+      const send = (/** @type {PageMessage} */ message) => model.send(message);
       // A front end that redraws an output drops the old element: move its view to the new one.
       for (const [page, old] of pages) {
         if (old.el.parentNode) continue;
@@ -35,7 +60,6 @@ function runWidget() {
         old.el = el;
         return close(page);
       }
-      const send = (/** @type {PageMessage} */ message) => model.send(message);
       const view = createView({ send, pictures: () => model.get("pictures") }, el);
       // Unique in all tabs and after a reload: a picture for one view must reach no other.
       const page = Date.now() * 1000 + ++nth;
