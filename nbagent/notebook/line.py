@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nbagent.contracts.errors import UsageError, nearest_hint
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_hint, nearest_or_all
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.export.formats import FORMATS
 from nbagent.settings import types
@@ -51,7 +52,7 @@ class Line(RunOptions):
     fork = Option[str | None](
         "--fork RUN:TURN",
         "ask a turn again with this prompt, such as last:C03",
-        types.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
+        types.matching(r".+:[cC]?[0-9]+", "a run and its turn, such as last:C03"),
     )
     into = Option[str | None]("--into NAME", "put the run into this variable", types.variable_name)
     to = Option[str | None](
@@ -396,7 +397,8 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
         and not re.search("[A-Z]", takes)
         and args not in ([subcommand] for subcommand in command.subcommands)
     ):
-        raise UsageError(f"%agent {word} takes {takes or 'nothing'}; remove {args[-1]!r}")
+        hint = nearest_hint(args[-1], command.subcommands) or f"; remove {args[-1]!r}"
+        raise UsageError(f"%agent {word} takes {takes or 'nothing'}, not {args[-1]!r}{hint}")
     return word, args, options
 
 
@@ -409,9 +411,10 @@ def _question(line: str, word: str, rest: str) -> str:
     is_sentence = (ends and bool(rest or not word.isascii())) or (not nearest and " " in rest)
     if is_sentence and not word.startswith("-"):
         return line.strip()
+    all_commands = f" (all: {', '.join(COMMANDS)})."
     raise UsageError(
-        f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
-        "write a sentence, or %%agent with its options and the prompt on the next line."
+        f"%agent has no command {word!r}{nearest or all_commands} To ask a model, write a "
+        "sentence, or %%agent with its options and the prompt on the next line."
     )
 
 
@@ -463,13 +466,13 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     if option is None:
         reject_key(flag)  # a more useful error than the nearest name
     if command is not None and (option is not None or not known):
-        takes = f"it takes {', '.join(known)}" if known else "it takes no options"
-        raise UsageError(f"%agent {command.name} does not take {flag}; {takes}.")
+        hint = nearest_or_all(flag, known, "it takes") or "; it takes no options"
+        raise UsageError(f"%agent {command.name} does not take {flag}{hint}.".replace("?.", "?"))
     name = flag.lstrip("-").replace("-", "_")
     if name in Settings.rows():
         raise UsageError(f"{flag!r} is a setting, not an option: use %agent config {name}=VALUE")
     nearest = nearest_hint(flag.replace("_", "-"), known)
-    raise UsageError(f"unknown option {flag!r}{nearest}. All of them: %agent help all")
+    raise UsageError(f"unknown option {flag!r}{nearest or '.'} All of them: %agent help all")
 
 
 def _value(option: Option[Any], flag: str, text: str | None, rest: deque[str]) -> Any:

@@ -19,6 +19,7 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
 from nbagent.contracts.messages import ImagePart, redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
@@ -361,14 +362,8 @@ class OfflineClient(OfflineModel):
         """Answer as the demo or the named script."""
         if request.model in scripts:
             return scripts[request.model].answer(request)
-        if request.model != DEMO:
-            known = ", ".join(f"offline:{name}" for name in (DEMO, *scripts))
-            raise ModelError(
-                f"there is no model offline:{request.model}; there are {known}. A script"
-                " exists after nbagent.offline.script([...]) has run in this process.",
-                code="LLM_HTTP_ERROR",
-                status=404,
-            )
+        if missing := missing_model(request.model):
+            raise ModelError(missing, code="LLM_HTTP_ERROR", status=404)
         # Call ids from the position in the conversation: unique in it, and equal in a repeat.
         user_text = "".join(message.text for message in request.messages if message.role == "user")
         call_prefix = sha256_hex(f"{len(request.messages)}/{user_text}")[:12]
@@ -378,6 +373,24 @@ class OfflineClient(OfflineModel):
         return replace(step, place=call_prefix, delay_ms=delay_ms)
 
 
+def missing_model(name: str) -> str:
+    """Say why there is no offline model of this name; empty if there is one."""
+    if name == DEMO or name in scripts:
+        return ""
+    known = [f"offline:{known_name}" for known_name in (DEMO, *scripts)]
+    hint = nearest_or_all(f"offline:{name}", known)
+    end = " A" if hint.endswith("?") else ". A"
+    return (
+        f"there is no model offline:{name}{hint}{end} script exists after "
+        "nbagent.offline.script([...]) has run in this process."
+    )
+
+
 PROVIDER = Provider(
-    name="offline", open=OfflineClient, default_model=DEMO, needs_key=False, is_free=True
+    name="offline",
+    open=OfflineClient,
+    default_model=DEMO,
+    needs_key=False,
+    is_free=True,
+    missing_model=missing_model,
 )
