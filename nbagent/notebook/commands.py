@@ -289,6 +289,13 @@ class Commands:
                 parent_id = last_run_id(ref, current_store())
         else:
             parent_id = self._run_id(ref)
+            if (record := handles.open_run(parent_id).record).ok:
+                # No error: this line must not stop Run All of a notebook that has it.
+                print(
+                    f"nothing to resume: run {parent_id[:8]} has ended ({record.stop_reason}). To "
+                    "ask something more: %%agent --continue, with the prompt on the next line"
+                )
+                return
         self._start(RunRequest(kind="resume", parent_id=parent_id, options=run_options), options)
 
     def do_fork(self, args: list[str], options: Line) -> None:
@@ -306,6 +313,8 @@ class Commands:
     def do_export(self, args: list[str], options: Line) -> None:
         ref, format, *rest = args
         run, path = handles.open_run(self._run_id(ref)), " ".join(rest) or None
+        if path is None and format == "html":  # printed, a page is no use to anybody
+            path = f"run-{run.id[:8]}.html"
         text = run.export(format, path)
         _show(text if path is None else f"wrote run {run.id[:8]} to {path}")
 

@@ -87,8 +87,8 @@ def help_of(topic: str = "") -> Listing:
     if topic in TOPICS:
         parts.append(_topic_help(TOPICS[topic]))
     if not parts:
-        known = [*COMMANDS, *TOPICS, *OPTION_BY_FLAG, *settings]
-        nearest = nearest_hint(topic, known) or "."
+        nearest = nearest_hint(topic, [*COMMANDS, *TOPICS])
+        nearest = nearest or nearest_hint(topic, [*OPTION_BY_FLAG, *settings]) or "."
         raise UsageError(f"no command or option {topic!r}{nearest} All of them: %agent help all")
     return parts[0] if len(parts) == 1 else Listing(parts=parts)
 

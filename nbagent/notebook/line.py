@@ -203,7 +203,8 @@ _COMMANDS = (
     ),
     Command(
         "resume [RUN | DOCUMENT.md]",
-        "continue a run that paused or failed, or a workflow's document. The run keeps its options "
+        "continue a run that paused or failed, or a workflow's document. An answered run stays as "
+        "it is, so the line may stay in the notebook. The run keeps its options "
         "unless the line changes them. To continue with a new prompt, use %%agent --continue. A "
         "document continues without its earlier conversation, on any machine that has the package.",
         (
@@ -228,8 +229,8 @@ _COMMANDS = (
     ),
     Command(
         "export RUN FORMAT [FILE]",
-        f"a run as a file: {', '.join(FORMATS)}. Without FILE the text is printed; "
-        "an existing FILE is replaced. A name with spaces needs quotes.",
+        f"a run as a file: {', '.join(FORMATS)}. Without FILE the text is printed, and html is "
+        "written to run-ID.html; an existing FILE is replaced. A name with spaces needs quotes.",
         ("%agent export last html run.html", "%agent export first md"),
     ),
     Command(
@@ -398,14 +399,30 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
         and args not in ([subcommand] for subcommand in command.subcommands)
     ):
         hint = nearest_hint(args[-1], command.subcommands) or f"; remove {args[-1]!r}"
-        raise UsageError(f"%agent {word} takes {takes or 'nothing'}, not {args[-1]!r}{hint}")
+        raise UsageError(f"%agent {word} takes {takes or 'nothing'}{hint}")
     return word, args, options
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _example(flag: str) -> str:
+    """A command that takes an option, or one that has its name."""
+    option = OPTION_BY_FLAG[flag.partition("=")[0]]
+    takers = (command.name for command in _COMMANDS if option.name in command.options)
+    return option.name if option.name in COMMANDS else next(takers, "help")
 
 
 def _question(line: str, word: str, rest: str) -> str:
     """Return a line without a command if it is a sentence; else raise UsageError."""
     # A misspelt command must not be sent to a model, so a single word is no question, except in a
     # script without spaces, such as Chinese.
+    if word.partition("=")[0] in OPTION_BY_FLAG:
+        raise UsageError(
+            f"{word!r} is an option of %%agent: write %%agent {_shortened(line.strip())} with the "
+            f"prompt on the next line. %agent takes a command first: %agent {_example(word)}"
+        )
     nearest = nearest_hint(word.lower(), COMMANDS)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
     is_sentence = (ends and bool(rest or not word.isascii())) or (not nearest and " " in rest)

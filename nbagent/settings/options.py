@@ -268,6 +268,9 @@ class _Shared(Values):
     max_repeated_failures = _LimitOption(
         "", "pause after N identical failing calls", _POSITIVE_INT, 3
     )
+    max_repeated_results = _LimitOption(
+        "", "pause after N equal results of the same call", _POSITIVE_INT, 6
+    )
     max_total_tokens = _LimitOption[int | None](
         "--max-total-tokens N", "pause before the run uses more tokens in all", _POSITIVE_INT
     )
@@ -288,7 +291,7 @@ class _Shared(Values):
         "--reasoning low | medium | high | off | TOKENS",
         "reasoning effort; also minimal, xhigh, max; see --dry-run",
         types.reasoning,
-        choices=types.REASONING,
+        choices=types.REASONING_WORDS,
     )
     trim = _ProjectOption(
         "--trim tool-results | none",
