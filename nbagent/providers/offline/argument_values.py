@@ -29,7 +29,7 @@ from nbagent.providers.wires.tool_schemas import wire_schema
 _KINDS = (
     ("path file filename folder directory repo", ("path", "text", "name")),
     ("url uri link", ("url", "text")),
-    ("email recipient address", ("email", "text", "name")),
+    ("email recipient address to", ("email", "text", "name")),
     ("timezone zone", ("path", "text", "name")),
     ("datetime timestamp", ("date", "time", "text")),
     ("time hour", ("time", "date", "text")),
@@ -40,7 +40,7 @@ _KINDS = (
     ("column field variable feature", ("id", "text", "name")),
 )
 """Words of an argument's name, and the kinds of values that it takes, the most likely first."""
-_ANY_TEXT = ("name", "text", "id", "path")
+_ANY_TEXT = ("name", "text", "id", "path", "email")
 _SENTENCE_WORDS = frozenset(
     "text message body content query question pattern prompt topic title subject sentence phrase"
     " note term keyword q search description comment task todo item summary".split()
@@ -48,8 +48,8 @@ _SENTENCE_WORDS = frozenset(
 """Words of names of arguments that take a part of the sentence."""
 _EXPRESSION_WORDS = frozenset("expression formula code equation calculation".split())
 _EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:(?:\*\*|[-+*/%^])[\d\s.()]+)+")
-_FROM = (r"\b(?:from|von|ab|aus|between|zwischen)\s*$", "origin begin departure lower")
-_TO = (r"(?:\b(?:to|into|in|nach|zu|zum|bis|an|as)|->|→)\s*$", "target arrival until upper")
+_FROM = (r"(?:\b(?:from|von|ab|aus|between|zwischen)|\d)\s*$", "origin begin departure lower")
+_TO = (r"(?:\b(?:to|into|in|nach|zu|zum|bis|an|as|how many|wie viele?)|->|→)\s*$", "target arrival until upper")
 _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR_CHARS = 25
 """Largest distance in characters between a value and a word about it."""
@@ -127,6 +127,8 @@ class _Filling:
     candidates: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
     """Values by argument; several mean several calls."""
     taken: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    names: set[str] = field(default_factory=set[str])
+    """Meanings of the words in the arguments' names."""
 
     def take(self, parameter: Parameter, hits: Sequence[tuple[Any, int, int]]) -> None:
         """Give an argument these values, and take their part of the text."""
@@ -161,7 +163,8 @@ def fill(
         defaults: values of required arguments by name, if the words give none.
     """
     parameters = parameters_of(tool.parameters)
-    filling = _fill(parameters, _Filling(text, tables, list(values)))
+    names = {own for parameter in parameters for own in meanings(parameter.name)}
+    filling = _fill(parameters, _Filling(text, tables, list(values), names=names))
     _fill_from_sentence(tool, parameters, filling)
     _fill_all_choices(parameters, filling)
     candidates = filling.candidates
@@ -299,6 +302,7 @@ def _fill_value(
     run = _run_around(best, filling)
     if required == [parameter] and not parameter.is_list:
         chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
     elif rivals:
         chosen = [best]
     elif parameter.is_list:
@@ -307,6 +311,18 @@ def _fill_value(
         chosen = run
     hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
     filling.take(parameter, hits)
+
+
+def _small_neighbours(chosen: Sequence[Value], filling: _Filling) -> list[Value]:
+    """Return names in small letters that are listed with others: `New York and rome`."""
+    neighbours: list[Value] = []
+    for value in chosen:
+        match = re.compile(r"(?:,| and| or| und| oder)\s+([a-zäöü]{3,})\b").match(
+            filling.text, value.end
+        )
+        if match and not is_grammar(match[1]) and not is_known(match[1]):
+            neighbours.append(Value("name", match[1], match.start(1), match.end(1)))
+    return neighbours
 
 
 def _run_around(best: Value, filling: _Filling) -> list[Value]:
@@ -333,7 +349,7 @@ def _converted(parameter: Parameter, value: Value) -> Any:
 def _direction(parameter: Parameter, text: str, start: int) -> float:
     """Score if an argument is named `from` or `to`, and the word before a value says the same."""
     own = {*words_in(parameter.name), *map(meaning, words_in(parameter.name))}
-    before = text[max(0, start - 12) : start].lower()
+    before = text[max(0, start - 20) : start].lower()
     for (pattern, names), (other, _) in ((_FROM, _TO), (_TO, _FROM)):
         if own & set(names.split()):
             return 1.5 * bool(re.search(pattern, before)) - 0.5 * bool(re.search(other, before))
@@ -361,6 +377,11 @@ def _suitability(parameter: Parameter, value: Value, text: str) -> float:
 
 def _nearness(parameter: Parameter, value: Value, text: str) -> float:
     """Score from 0 to 1 for a word of the argument's name near the value."""
+    if "top" in meanings(parameter.name) and parameter.is_number:
+        # `5 papers`, `the 3 largest`; but not `5 km`.
+        noun = re.match(r"\s+([^\W\d_]{4,})", text[value.end :])
+        if noun and not is_grammar(noun[1]):
+            return 1.0
     own, low = {*map(meaning, words_in(parameter.name))}, max(0, value.start - _NEAR_CHARS)
     gaps = [
         max(value.start - low - match.end(), match.start() - (value.end - low), 0)
@@ -420,6 +441,10 @@ def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int,
     ends = [begin for begin, _ in filling.taken if begin > start]
     end = min([*ends, len(text)])
     part = _TAIL.sub("", _LEAD.sub("", text[start:end]))
+    words = part.split()
+    while words and (ends or filling.taken) and meaning(words[-1].strip(",")) in filling.names:
+        words.pop()
+    part = _TAIL.sub("", part[: part.rfind(words[-1]) + len(words[-1])]) if words else ""
     begin = text.find(part, start) if part else -1
     return [(part, begin, begin + len(part))] if begin >= 0 else []
 

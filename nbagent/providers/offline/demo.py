@@ -51,6 +51,8 @@ from nbagent.providers.wires.tool_schemas import wire_schema
 _NAME_WEIGHT = 3
 """Weight of a word in a tool's name; a word of its description has weight 1."""
 _WHOLE_NAME_WEIGHT = 6
+_NEAR_BEST = 0.75
+"""Smallest share of the best score at which a tool is taken because the best lacks a value."""
 _MIN_SCORE = 2
 """Fewest points of a tool whose name has no word of the prompt, and that takes no value of it."""
 _MAX_ATTEMPTS = 3
@@ -175,11 +177,20 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
         return ScriptedAnswer(reasoning=plan.why, text=results_text(talk.prompt.text, results))
     text = (
         _text_without_tools(talk.prompt.text)
-        or table_answer(talk.prompt, talk.before)
+        or _about_table(talk, plan.note)
         or _sum_text(talk.prompt.text)
+        or _repeated_text(talk.prompt.text)
         or _attached_files(request)
     )
     return ScriptedAnswer(reasoning=plan.why, text=text or _introduction(talk, tools.values(), plan.note))
+
+
+def _about_table(talk: _Conversation, note: str) -> str:
+    answer = table_answer(talk.prompt, talk.before)
+    return "\n\n".join(filter(None, [note, answer, _BY_RULES])) if answer else ""
+
+
+_BY_RULES = "_Computed from the table in the prompt by the rules of offline:demo, not by a model._"
 
 
 def _call_step(planned: Sequence[PlannedCall], why: str) -> ScriptedAnswer:
@@ -376,7 +387,7 @@ def _chosen(
                 # A weaker tool is only meant as well if the prompt has a word of its name.
                 if chosen and not one.in_name - covered:
                     continue
-                if not chosen and one.score < best.score and not one.in_name:
+                if not chosen and one.score < _NEAR_BEST * best.score:
                     continue
                 chosen.append(one)
                 covered |= one.matched
@@ -400,17 +411,17 @@ def _by_values(
     names = [value for value in values if value.kind == "name"]
     is_short = len(order) == 1 and n_words <= _SHORT_WORDS
     if (len(names) > 1 and _COMPARES.search(text)) or (names and is_short) or (
-        not words_without_values(text, values)
+        _only_values(text, values)
     ):
         return free[:1]
     return []
 
 
-def words_without_values(text: str, values: Sequence[Value]) -> list[str]:
-    """Return the words of a prompt that belong to no value and are no grammar."""
+def _only_values(text: str, values: Sequence[Value]) -> bool:
+    """True if a prompt is only a list of values: `Oslo, Bergen and Rome`."""
     for value in reversed(values):
         text = text[: value.start] + " " + text[value.end :]
-    return [word for word in words_in(text) if meanings(word)]
+    return {*words_in(text)} <= {"and", "or", "und", "oder", "vs", "versus"}
 
 
 def _earlier_arguments(talk: _Conversation) -> dict[str, list[Any]]:
@@ -507,14 +518,26 @@ def _sum_text(prompt: str) -> str:
             return f"**{number_text(change(number_of(numbers[0]) or 0))}**"
     if re.search(r"\d{4}-\d\d-\d\d", text):
         return ""
+    typed = text
     for pattern, sign in _SPOKEN:
         text = re.sub(pattern, sign, text)
     for match in _SUM.finditer(text):
         source = match[0].strip()
         with suppress(ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError):
             figure = _figure(ast.parse(source[:200], mode="eval").body)
-            return f"{source} = **{number_text(figure)}**"
+            shown = f"{source} = " if text == typed else ""
+            return f"{shown}**{number_text(figure)}**"
     return ""
+
+
+def _repeated_text(prompt: str) -> str:
+    """Return the text that the person wants to be said: `Say hello`; empty without one."""
+    match = re.fullmatch(
+        r"\s*(?:please |bitte )?(?:say|sag|echo|repeat(?: after me)?|wiederhole)\b[:\s]+(.{1,500}?)\s*",
+        prompt,
+        re.IGNORECASE | re.DOTALL,
+    )
+    return match[1].strip("'\"“”„") if match else ""
 
 
 def _figure(node: ast.expr) -> float:
@@ -540,6 +563,14 @@ def _attached_files(request: ChatRequest) -> str:
     return "\n\n".join(f"Attached is `{file.name}`:\n\n{long_text(file.text)}" for file in files)
 
 
+_ASKS_WHO = re.compile(
+    r"\A\W*(?:hi|hello|hey|hallo|guten \w+|good (?:morning|evening|day)|thanks?|danke)\b"
+    r"|\b(?:what can you|who are you|what are you|help|which tools|what tools|was kannst du|wer bist du"
+    r"|hilfe)\b",
+    re.IGNORECASE,
+)
+
+
 def _introduction(talk: _Conversation, tools: Iterable[ToolSpec], note: str) -> str:
     """Say that this is a stand-in, why it cannot answer, and what it needs."""
     tables = [table for table in talk.prompt.tables if table.columns]
@@ -549,6 +580,8 @@ def _introduction(talk: _Conversation, tools: Iterable[ToolSpec], note: str) -> 
         ' write the call itself in backticks, as in `` `population(city="Oslo")` ``.'
     )
     about = note or (table_help(tables) if tables else "No rule of mine fits your words.")
+    if not note and _ASKS_WHO.search(talk.prompt.text):
+        about = "My answers follow rules for words."
     return (
         f"I am `offline:demo`, a rule-based stand-in and not a language model. {about}\n\n"
         f"The tools here: {named}. {usage} I can also compute, count, answer simple questions"

@@ -244,7 +244,7 @@ def _spellings(choice: str) -> re.Pattern[str]:
     pattern = r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", choice.strip("_- "))))
     if not pattern:
         return re.compile(r"(?!)")
-    if len(choice) <= 3:
+    if len(choice) <= 2 or (len(choice) == 3 and (is_grammar(choice) or is_known(choice))):
         # Short codes (`C`, `in`, `NO`) are words, too: only as written; a unit after a number.
         after_number = rf"|(?<=\d ){pattern}(?!\w)" if choice.isalpha() else ""
         upper = pattern if choice.isupper() or not choice.isalpha() else r"(?!)"

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from nbagent.providers.offline.prompt_values import choices_in, number_of
 from nbagent.providers.offline.typed_prompt import Table, TypedPrompt
 from nbagent.providers.offline.vocabulary import (
+    corrected,
     is_grammar,
     is_misspelt,
     is_known,
@@ -152,6 +153,14 @@ class Question:
         return f" where {' and '.join(texts)}" if texts else ""
 
 
+_CANNOT = re.compile(
+    r"\b(?:plot|draw|chart|graph|visuali[sz]e|zeichne|why|warum|correlat\w*|korrelation|regress\w*"
+    r"|predict\w*|cluster\w*|translate|übersetze|explain|erkläre|write (?:a|the|some)|code)\b",
+    re.IGNORECASE,
+)
+"""Words for things that no rule can do."""
+
+
 def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> str:
     """Answer a question about the tables of a prompt, or of earlier ones; empty if it cannot.
 
@@ -160,13 +169,15 @@ def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> st
         earlier: prompts before it. A short question (`And the maximum?`) continues the last one.
     """
     tables = prompt.tables or next((one.tables for one in reversed(earlier) if one.tables), [])
-    if not tables or not prompt.text.strip():
+    if not tables or _CANNOT.search(prompt.question):
         return ""
-    questions = [read_question(prompt.text, table) for table in tables]
+    if not prompt.question.strip(" \n.:?"):
+        return _summary(tables[0])
+    questions = [read_question(prompt.question, table) for table in tables]
     question = max(questions, key=lambda one: one.strength)
     if earlier and not prompt.tables:
-        last = next((one for one in reversed(earlier) if one.text.strip()), earlier[-1])
-        _continue_question(question, read_question(last.text, question.table))
+        last = next((one for one in reversed(earlier) if one.question.strip()), earlier[-1])
+        _continue_question(question, read_question(last.question, question.table))
     return _answer(question)
 
 
@@ -200,9 +211,11 @@ def _float(cell: str) -> float | None:
 
 def read_question(text: str, table: Table) -> Question:
     """Read the words of a question: conditions, groups, the statistic, columns."""
+    columns = {word for name in table.columns for word in words_in(name)}
     question = Question(table, text)
-    question.own = meanings(text)
-    left = _read_named_cells(question, text)
+    left = corrected(_read_named_cells(question, text), columns)
+    question.text = corrected(text, columns | {word for cells in question.named.values() for cell in cells for word in words_in(cell)})
+    question.own = meanings(left)
     left = _read_limits(question, left)
     grouped = next(
         (
@@ -212,13 +225,22 @@ def read_question(text: str, table: Table) -> Question:
         ),
         None,
     )
-    if grouped:
+    if grouped and not _is_sort_key(table, grouped[1], left):
         question.by = grouped[1]
         left = left[: grouped[0].start()] + " " + left[grouped[0].end() :]
     _read_adjectives(question, left)
     question.columns = _columns_in(table, left)
     question.statistic = next((name for name in _STATISTICS if name in question.own), "")
     return question
+
+
+def _is_sort_key(table: Table, column: str, text: str) -> bool:
+    """True if rows are ordered by a column (`top 3 by area`), not grouped by it."""
+    if not is_numeric(table, column) or "year" in meanings(column):
+        return False
+    return bool(re.search(r"\b(?:top|sort\w*|order\w*|rank\w*|\w{3,}est|\w+ste[nr]?)\b", text, re.I)) or (
+        len({*table.cells(column)}) > len(table.rows) / 2
+    )
 
 
 def _read_named_cells(question: Question, text: str) -> str:
@@ -306,10 +328,11 @@ def _column_with(table: Table, number: str, text: str, start: int) -> str | None
 
 def _column_near(table: Table, text: str, start: int, phrase: str = "") -> str | None:
     """Return the numeric column that a comparison speaks of."""
-    around = _columns_in(table, text[:start] + " " + phrase) or _columns_in(table, text)
-    numeric = [name for name in around if is_numeric(table, name)]
-    if numeric:
-        return numeric[-1]
+    end = start + len(phrase)
+    for part in (text[end : end + 25], f"{text[:start]} {phrase}", text):
+        numeric = [name for name in _columns_in(table, part) if is_numeric(table, name)]
+        if numeric:
+            return numeric[0] if part == text[end : end + 25] else numeric[-1]
     asked = Question(table, phrase)
     _read_adjectives(asked, phrase)
     return _column_of_dimension(table, asked.dimension) or _only_numeric(table)
@@ -323,11 +346,16 @@ def _read_adjectives(question: Question, text: str) -> None:
             if not re.fullmatch(rf"(?:{roots}){_FORM}", word):
                 continue
             question.dimension = question.dimension or dimension
+            if re.search(r"er\Z", word) and _WHICH.search(question.text):
+                question.direction = question.direction or direction
             if not question.direction and (_SUPERLATIVE.search(word) or has_most):
                 question.direction = direction
             break
     if re.search(r"\bleast\b|\bwenigsten\b", text, re.I):
         question.direction = -1
+
+
+_WHICH = re.compile(r"\b(?:which|who|welche\w*|wer)\b(?!.*\b(?:than|als)\b)", re.I | re.S)
 
 
 def _column_words(name: str) -> set[str]:
@@ -438,9 +466,9 @@ def _answer(question: Question) -> str:
     if about_table:
         return about_table
     table = question.table
-    if not question.strength and not question.statistic and not question.direction:
-        if not _is_counting(question.text):
-            return ""
+    is_general = _is_counting(question.text) or question.own & {"describe", "missing"}
+    if not (question.strength or question.statistic or question.direction or is_general):
+        return "" if not _SUMMARY.search(question.text) else _summary_answer(question)
     if not table.is_whole:
         column = next(iter(question.columns), next(iter(table.columns), "column"))
         return (
@@ -488,15 +516,19 @@ def _structure_answer(question: Question) -> str:
 
 def _summary_answer(question: Question) -> str:
     """Describe the table: every column with its range or its most frequent cells."""
-    asks = re.search(
-        r"\b(?:describe|summar\w+|overview|explain|beschreib\w*|zusammenfass\w*|überblick"
-        r"|what(?:'s| is| do you see) in|was ist in|about this)\b",
-        question.text,
-        re.I,
-    )
-    if not asks or question.columns or question.named or question.statistic:
+    if not _SUMMARY.search(question.text) or question.columns or question.named:
         return ""
-    table = question.table
+    return "" if question.statistic or question.direction else _summary(question.table)
+
+
+_SUMMARY = re.compile(
+    r"\b(?:describe|summar\w+|overview|beschreib\w*|zusammenfass\w*|fass\w* .*zusammen|überblick"
+    r"|what(?:'s| is| do you see| can you see) in|was ist in|about this|tell me about|look at)\b",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+def _summary(table: Table) -> str:
     lines = [f"The table has {_count(table.n_rows, 'row')} and {_count(len(table.columns), 'column')}:"]
     for name in table.columns[:20]:
         lines.append(f"- `{name}`: {_column_facts(table, name)}")
@@ -530,7 +562,7 @@ def _share_answer(question: Question) -> str:
     if not asks or not (question.named or question.filters) or not question.table.rows:
         return ""
     part, whole = len(question.rows), len(question.table.rows)
-    return f"**{part / whole:.1%}** of the rows{question.where().replace(' where', ': ', 1)} ({part:,} of {whole:,})."
+    return f"**{part / whole:.1%}** of the rows ({part:,} of {whole:,}){question.where()}."
 
 
 def _grouped_answer(question: Question) -> str:
@@ -538,11 +570,15 @@ def _grouped_answer(question: Question) -> str:
     table = question.table
     by = question.by or next((n for n, cells in question.named.items() if len(cells) > 1), "")
     which = _asked_label(question)
-    if not by and which and question.direction and question.statistic in ("mean", "sum", "median"):
+    if not by and which and question.direction and _is_over_groups(question, which):
         by = which
     if not by:
         return ""
     targets = [name for name in _targets(question) if name != by]
+    if not question.columns and not question.dimension and not question.statistic:
+        targets = targets if len({*table.cells(by)}) == len(table.rows) else []
+    elif by in question.columns and len(question.columns) == 1 and not (question.statistic or question.dimension):
+        targets = targets if len({*table.cells(by)}) == len(table.rows) else []
     position = table.columns.index(by)
     groups: dict[str, list[list[str]]] = {cell: [] for cell in question.named.get(by, [])}
     for row in question.rows:
@@ -564,6 +600,24 @@ def _grouped_answer(question: Question) -> str:
     if not figures:
         return ""
     return _figures_text(question, by, said, figures)
+
+
+def _is_over_groups(question: Question, label: str) -> bool:
+    """True if `which product has the most sales` speaks of all rows of a product."""
+    table = question.table
+    if len({*table.cells(label)}) == len(table.rows):
+        return False
+    if question.statistic in ("mean", "sum", "median"):
+        return True
+    targets = _targets(question) if question.columns or question.dimension else []
+    if any(_ADDED & _column_words(name) for name in targets):
+        question.statistic = "sum"
+        return True
+    return not question.dimension and not [n for n in question.columns if is_numeric(table, n)]
+
+
+_ADDED = {"revenue", "profit", "quantity", "unit", "amount", "goal", "order", "visit"}
+"""Meanings of columns whose values are added up."""
 
 
 def _figures_text(question: Question, by: str, said: str, figures: dict[str, float]) -> str:
@@ -628,6 +682,7 @@ def _distinct_answer(question: Question) -> str:
         re.I,
     )
     counts = _is_counting(question.text)
+    texts = [name for name in texts if not _is_flag(table, name)]
     if not texts or question.statistic or (not asks_list and not counts):
         return ""
     numeric = [name for name in question.columns if is_numeric(table, name)]
@@ -654,8 +709,7 @@ def _count_answer(question: Question) -> str:
         return ""
     table = question.table
     rows = question.rows
-    flag = next((n for n in question.columns if {*table.cells(n)} <= {"true", "false", "0", "1", ""}), "")
-    if flag and any(table.cells(flag)):
+    if flag := next((name for name in question.columns if _is_flag(table, name)), ""):
         negated = re.search(r"\b(?:not|n't|nicht|without|never)\b|n't", question.text, re.I)
         wanted = ("false", "0") if negated else ("true", "1")
         position = table.columns.index(flag)
@@ -663,7 +717,14 @@ def _count_answer(question: Question) -> str:
         return f"**{n:,}** of {_count(len(rows), 'row')}{question.where()} have `{flag}` = {wanted[0]}."
     if any(is_numeric(table, name) for name in question.columns) and not question.filters:
         return ""
+    if not question.where():
+        return f"The table has **{_count(len(rows), 'row')}**."
     return f"**{len(rows):,}** of {_count(len(table.rows), 'row')}{question.where()}."
+
+
+def _is_flag(table: Table, name: str) -> bool:
+    cells = {*table.cells(name)}
+    return cells <= {"true", "false", "0", "1", ""} and bool(cells - {""})
 
 
 def _largest_answer(question: Question) -> str:
@@ -676,6 +737,8 @@ def _largest_answer(question: Question) -> str:
     if question.dimension == "age" and not usual and not ordered_names:
         usual = _column_of_dimension(table, "year date")
         question.direction = -question.direction if usual else question.direction
+    elif question.dimension == "age" and ordered_names and {"year", "date"} & meanings(ordered_names[0]):
+        question.direction = -question.direction
     target = next(iter(ordered_names), usual or _only_numeric(table))
     if target is None:
         return ""
@@ -784,15 +847,16 @@ def _cell_answer(question: Question) -> str:
     if not rows:
         return f"No row{question.where()}."
     if len(rows) == 1:
-        shown = [f"`{n}` **{_cell(rows[0][table.columns.index(n)])}**" for n in columns[:4]]
+        shown = [f"`{n}` is **{_cell(rows[0][table.columns.index(n)])}**" for n in columns[:4]]
         return f"{', '.join(shown)}{question.where()}."
     target = columns[0]
     place = table.columns.index(target)
     if is_numeric(table, target):
         numbers = _numbers(row[place] for row in rows)
+        total = f", sum **{_number(math.fsum(numbers))}**" if _ADDED & _column_words(target) else ""
         return (
             f"`{target}`{question.where()}: {_number(min(numbers))} to {_number(max(numbers))}, mean"
-            f" **{_number(statistics.fmean(numbers))}** ({_count(len(numbers), 'row')})."
+            f" **{_number(statistics.fmean(numbers))}**{total} ({_count(len(numbers), 'row')})."
         ) if numbers else f"No row{question.where()} has a number in `{target}`."
     cells = _by_frequency(row[place] for row in rows if row[place])
     shown_cells = ", ".join(f"{cell} ({n:,})" if n > 1 else cell for cell, n in cells[:_MAX_SHOWN])

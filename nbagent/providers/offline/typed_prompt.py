@@ -56,20 +56,26 @@ class TypedPrompt:
     """Words of a person, and the tables that were put into them."""
 
     text: str = ""
+    """Words, with the items of short lists."""
     tables: list[Table] = field(default_factory=list[Table])
+    question: str = ""
+    """Words without the items of lists, which are in a table."""
 
 
 def read_prompt(message: Message) -> TypedPrompt:
     """Take the tables and the data out of a person's message."""
     text = message.typed_text.replace("\r\n", "\n")
     text, tables = _without_tables(text)
-    text, more = _without_data(text)
-    text = _CONTROL.sub(" ", text)
+    text, question, more = _without_data(text)
+    return TypedPrompt(_shortened(text), [*tables, *more], _shortened(question))
+
+
+def _shortened(text: str) -> str:
+    """Keep beginning and end: a document may be put before or behind the question."""
+    half = _MAX_TEXT_CHARS // 2
     if len(text) > _MAX_TEXT_CHARS:
-        # A document may be put before or behind the question.
-        half = _MAX_TEXT_CHARS // 2
         text = f"{text[:half]}\n{text[-half:]}"
-    return TypedPrompt(text, [*tables, *more])
+    return _CONTROL.sub(" ", text)
 
 
 def _without_tables(text: str) -> tuple[str, list[Table]]:
@@ -124,13 +130,13 @@ def _to_int(text: str) -> int:
     return int(text.replace(",", "")[:18])
 
 
-def _without_data(text: str) -> tuple[str, list[Table]]:
-    """Take out objects and lists of objects; items of a short plain list stay as values."""
+def _without_data(text: str) -> tuple[str, str, list[Table]]:
+    """Take out objects and lists; in the first text the items of short plain lists stay."""
     tables: list[Table] = []
     array = _ARRAY.search(text)
     if array:
         text = text[: array.start()] + f"[{','.join(array[1].split())}]" + text[array.end() :]
-    decoder, pieces, done = json.JSONDecoder(), list[str](), 0
+    decoder, pieces, words, done = json.JSONDecoder(), list[str](), list[str](), 0
     for match in list(_DATA_START.finditer(text))[:_MAX_DATA]:
         if match.start() < done:
             continue
@@ -140,11 +146,11 @@ def _without_data(text: str) -> tuple[str, list[Table]]:
             continue
         if not data or "`" in text[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]:
             continue  # A call that is written in backticks keeps its arguments.
-        pieces.append(text[done : match.start()])
+        words.append(text[done : match.start()])
+        pieces += [words[-1], _listed(data)]
         done = end
         tables += _tables_of(data)
-        pieces.append(_listed(data))
-    return "".join([*pieces, text[done:]]), tables
+    return "".join([*pieces, text[done:]]), " ".join([*words, text[done:]]), tables
 
 
 def _listed(data: Any) -> str:

@@ -6,7 +6,7 @@ Knows single words only; what a sentence means is decided elsewhere.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from functools import lru_cache
 
 _SYNONYMS = """\
@@ -59,10 +59,10 @@ user benutzer nutzer
 employee staff mitarbeiter angestellte
 salary wage lohn gehalt verdienst earn verdient
 income einkommen
-revenue sale sales turnover umsatz umsätze verkauf verkäufe sold
+revenue sale sales selling sells turnover umsatz umsätze verkauf verkäufe sold
 profit gewinn
 product item produkt artikel
-quantity menge
+quantity units menge stückzahl
 stock inventory bestand lager
 score grade mark points note punkte
 student pupil schüler student
@@ -75,6 +75,11 @@ flight flug
 hotel
 restaurant
 room zimmer
+kitchen küche
+bedroom schlafzimmer
+bathroom bad badezimmer
+hall flur
+light licht lampe lamp
 school schule
 car auto wagen
 color colour farbe
@@ -96,7 +101,7 @@ tax steuer
 discount rabatt
 percent percentage pct prozent
 volume volumen lautstärke
-limit top first erste n k count_
+top limit first erste n k count_ results
 query topic subject keyword thema stichwort
 origin source start from from_ ab
 target destination dest ziel to to_
@@ -269,11 +274,30 @@ def is_misspelt(word: str, right: str) -> bool:
     return abs(len(word) - len(right)) <= most and _typing_errors(word, right) <= most
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the word that a misspelt one means; None for a correct or an unknown word."""
-    if is_known(word):
-        return None
-    return next((right for right in known if is_misspelt(word.lower(), right.lower())), None)
+_QUESTION_WORDS = tuple(
+    "average median maximum minimum standard deviation largest smallest highest lowest heaviest"
+    " longest shortest oldest youngest total number columns describe summarize difference unique"
+    " durchschnitt durchschnittliche größte kleinste höchste niedrigste anzahl summe".split()
+)
+_LONG_WORDS = tuple(word for word in _MEANINGS if len(word) > 5 and word.isalpha())
+
+
+@lru_cache(maxsize=4096)
+def _correction(word: str) -> str:
+    if len(word) < 5 or is_known(word) or word in _QUESTION_WORDS:
+        return word
+    known = (*_QUESTION_WORDS, *(_LONG_WORDS if len(word) > 5 else ()))
+    return next((right for right in known if is_misspelt(word, right)), word)
+
+
+def corrected(text: str, names: Collection[str] = ()) -> str:
+    """Correct typing errors in words of questions; words of `names` and with capitals stay."""
+    stems = {stem(name) for name in names}
+    return re.sub(
+        r"(?<![\w.@/-])[a-zäöüß]{5,24}(?![\w@/])",
+        lambda match: match[0] if stem(match[0]) in stems else _correction(match[0]),
+        text,
+    )
 
 
 def _typing_errors(one: str, other: str) -> int:
