@@ -49,7 +49,10 @@ _SENTENCE_WORDS = frozenset(
 _EXPRESSION_WORDS = frozenset("expression formula code equation calculation".split())
 _EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:(?:\*\*|[-+*/%^])[\d\s.()]+)+")
 _FROM = (r"(?:\b(?:from|von|ab|aus|between|zwischen)|\d)\s*$", "origin begin departure lower")
-_TO = (r"(?:\b(?:to|into|in|nach|zu|zum|bis|an|as|how many|wie viele?)|->|→)\s*$", "target arrival until upper")
+_TO = (
+    r"(?:\b(?:to|into|in|nach|zu|zum|bis|an|as|how many|wie viele?)|->|→)\s*$",
+    "target arrival until upper",
+)
 _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR_CHARS = 25
 """Largest distance in characters between a value and a word about it."""
@@ -235,16 +238,12 @@ def _choices(parameter: Parameter, tables: Sequence[Table]) -> list[Any]:
     if meaning(words_in(parameter.name)[-1] if words_in(parameter.name) else "") == "column":
         return [name for table in tables for name in table.columns]
     own = meanings(parameter.name)
-    columns = [
-        (table, name) for table in tables for name in table.columns if own & meanings(name)
-    ]
+    columns = [(table, name) for table in tables for name in table.columns if own & meanings(name)]
     cells = [cell for table, name in columns for cell in table.cells(name)]
     return [cell for cell in dict.fromkeys(cells) if cell and number_of(cell) is None][:300]
 
 
-def _fill_choice(
-    parameter: Parameter, choices: list[Any], n_alike: int, filling: _Filling
-) -> None:
+def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling: _Filling) -> None:
     hits = [
         hit for hit in choices_in(filling.text, choices) if not filling.is_taken(hit[1], hit[2])
     ]
@@ -268,7 +267,9 @@ def _fill_boolean(parameter: Parameter, filling: _Filling) -> None:
             filling.candidates[parameter.name] = [not is_denied]
             return
     if parameter.is_required and (
-        switch := re.search(r"\b(on|off|ein|aus|an|true|false|yes|no|ja|nein)\b", filling.text, re.I)
+        switch := re.search(
+            r"\b(on|off|ein|aus|an|true|false|yes|no|ja|nein)\b", filling.text, re.I
+        )
     ):
         word = switch[1].lower()
         filling.candidates[parameter.name] = [word in ("on", "ein", "an", "true", "yes", "ja")]
@@ -285,9 +286,7 @@ def _fill_object(parameter: Parameter, filling: _Filling) -> None:
     filling.left = trial.left
 
 
-def _fill_value(
-    parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling
-) -> None:
+def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling) -> None:
     suits = {value: _suitability(parameter, value, filling.text) for value in filling.left}
     best = max(filling.left, key=lambda value: suits[value], default=None)
     required = [one for one in parameters if one.is_required]
@@ -391,9 +390,7 @@ def _nearness(parameter: Parameter, value: Value, text: str) -> float:
     return max(0.0, 1 - min(gaps, default=_NEAR_CHARS) / _NEAR_CHARS)
 
 
-def _fill_from_sentence(
-    tool: ToolSpec, parameters: Sequence[Parameter], filling: _Filling
-) -> None:
+def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling: _Filling) -> None:
     """Fill required texts without quotes: the rest of the sentence, or a name in small letters."""
     missing = [
         parameter
@@ -411,7 +408,9 @@ def _fill_from_sentence(
             hits = _rest_of_sentence(tool, filling)
             filling.take(parameter, hits) if hits else None
         elif parameter.kinds is _ANY_TEXT or "name" in parameter.kinds:
-            skipped = {*meanings(tool.name), *(m for one in parameters for m in meanings(one.name))}
+            columns = [name for table in filling.tables for name in table.columns]
+            names = [tool.name, *(one.name for one in parameters), *columns]
+            skipped = {own for name in names for own in meanings(name)}
             hits = _small_names(filling, skipped)
             filling.take(parameter, hits) if hits else None
 
@@ -430,7 +429,7 @@ def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int,
     """Return the words behind the verb, a colon, `for` or `saying`, without taken values."""
     text = filling.text
     start = 0
-    if match := re.search(r":\s+|\b(?:saying|says|that says|dass|for|about|nach|über)\s+", text):
+    if match := re.search(r":\s+|\b(?:saying|says|that says|dass|for|about|on|nach|über)\s+", text):
         start = match.end()
     else:
         own = meanings(tool.name)
@@ -460,7 +459,7 @@ def _small_names(filling: _Filling, skipped: set[str]) -> list[tuple[str, int, i
     hits: list[tuple[str, int, int]] = []
     for match in _SMALL_NAME.finditer(filling.text):
         end = match.end()
-        while word := re.compile(r"\s?([^\W\d_]{2,})").match(filling.text, end):
+        while word := re.compile(r"\s?([^\W\d_]{2,})(?![\w.])").match(filling.text, end):
             if is_grammar(word[1]) or is_known(word[1]) or meaning(word[1]) in skipped:
                 break
             end = word.end()

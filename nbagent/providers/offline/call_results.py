@@ -112,9 +112,7 @@ def results_text(prompt: str, calls: Sequence[PlannedCall]) -> str:
     blocks += comparison(prompt, succeeded)
     for tool in dict.fromkeys(planned_call.tool for planned_call in succeeded):
         same = [planned_call for planned_call in succeeded if planned_call.tool == tool]
-        rows = [
-            {**one.used, **(json_object(one.data) or {tool: one.data})} for one in same
-        ]
+        rows = [{**one.used, **(json_object(one.data) or {tool: one.data})} for one in same]
         blocks.append(_single_result(same[0]) if len(same) == 1 else _rows(rows))
     blocks += [_failure_text(one) for one in calls if not one.ok]
     if any(_CUT in _json(one.data) for one in succeeded):
@@ -136,9 +134,7 @@ def comparison(prompt: str, succeeded: Sequence[PlannedCall]) -> list[str]:
     """Compare numbers as the prompt asks: the larger one, the difference, the total, the mean."""
     if len({one.tool for one in succeeded}) != 1:
         return []
-    labelled = [
-        (_label(one, succeeded), _result_number(prompt, one.data)) for one in succeeded
-    ]
+    labelled = [(_label(one, succeeded), _result_number(prompt, one.data)) for one in succeeded]
     figures = [(label, number) for label, number in labelled if number is not None]
     if len(figures) < 2:
         return []
@@ -183,7 +179,9 @@ def _comparison_sentence(word: str, first: tuple[str, Any], second: tuple[str, A
         return f"**{first[0]}** and **{second[0]}** are equal: {number_text(first[1])}."
     word = f"the {word}" if word.endswith("st") else word
     verb = "has" if re.search("more|most|less|least|few", word) else "is"
-    return f"**{first[0]}** {verb} {word}: {number_text(first[1])} against {number_text(second[1])}."
+    return (
+        f"**{first[0]}** {verb} {word}: {number_text(first[1])} against {number_text(second[1])}."
+    )
 
 
 def _result_number(prompt: str, data: Any) -> int | float | None:

@@ -65,13 +65,17 @@ _CONTINUE = re.compile(
     r"|noch ?mal|noch einmal)|yes|ja)(?:,? (?:please|bitte))?\W*",
     re.IGNORECASE,
 )
-_FOLLOW_UP = re.compile(r"\W*(?:and|or|und|oder|what about|how about|was ist mit|wie ist es)\b", re.I)
+_FOLLOW_UP = re.compile(
+    r"\W*(?:and|or|und|oder|what about|how about|was ist mit|wie ist es)\b", re.I
+)
 _COMPARES = re.compile(
     r"\b(?:which|compare|larger|bigger|smaller|more|less|largest|smallest|most|fewest|welche\w*"
     r"|größer|kleiner|größte|mehr|vergleiche?|between|zwischen)\b",
     re.IGNORECASE,
 )
 _SHORT_WORDS = 4
+_MAX_LISTED = 16
+"""Most values of a prompt without a word for a tool."""
 _WRITTEN_CALL = re.compile(r"`([A-Za-z_][\w.-]*)\(([^`]*)\)`")
 
 _Q = "['‘’“”\"`]"
@@ -182,7 +186,9 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
         or _repeated_text(talk.prompt.text)
         or _attached_files(request)
     )
-    return ScriptedAnswer(reasoning=plan.why, text=text or _introduction(talk, tools.values(), plan.note))
+    return ScriptedAnswer(
+        reasoning=plan.why, text=text or _introduction(talk, tools.values(), plan.note)
+    )
 
 
 def _about_table(talk: _Conversation, note: str) -> str:
@@ -380,10 +386,14 @@ def _chosen(
     best = order[0]
     if forced:
         return [best]
-    if best.score and (best.in_name or best.score >= _MIN_SCORE or (best.sets and best.sets != [{}])):
+    if best.score and (
+        best.in_name or best.score >= _MIN_SCORE or (best.sets and best.sets != [{}])
+    ):
         chosen, covered = list[_Candidate](), set[str]()
         for one in order:
-            if one.sets and (not chosen or (one.in_name - covered and one.tool.name not in _SENTENCES)):
+            if one.sets and (
+                not chosen or (one.in_name - covered and one.tool.name not in _SENTENCES)
+            ):
                 # A weaker tool is only meant as well if the prompt has a word of its name.
                 if chosen and not one.in_name - covered:
                     continue
@@ -402,7 +412,7 @@ def _by_values(
 ) -> list[_Candidate]:
     """Choose a tool without a word for it: `And Rome?`, `Which of Oslo and Bergen is larger?`."""
     free = [one for one in order if one.tool.name not in _SENTENCES and any(one.sets)]
-    if not values:
+    if not values or len(values) > _MAX_LISTED:
         return []
     n_words = len(text.split())
     if talk.earlier and (_FOLLOW_UP.match(text) or n_words <= _SHORT_WORDS):
@@ -410,8 +420,10 @@ def _by_values(
         return [one for one in free if one.tool.name == last][:1]
     names = [value for value in values if value.kind == "name"]
     is_short = len(order) == 1 and n_words <= _SHORT_WORDS
-    if (len(names) > 1 and _COMPARES.search(text)) or (names and is_short) or (
-        _only_values(text, values)
+    if (
+        (len(names) > 1 and _COMPARES.search(text))
+        or (names and is_short)
+        or (_only_values(text, values))
     ):
         return free[:1]
     return []
@@ -523,7 +535,9 @@ def _sum_text(prompt: str) -> str:
         text = re.sub(pattern, sign, text)
     for match in _SUM.finditer(text):
         source = match[0].strip()
-        with suppress(ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError):
+        with suppress(
+            ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError
+        ):
             figure = _figure(ast.parse(source[:200], mode="eval").body)
             shown = f"{source} = " if text == typed else ""
             return f"{shown}**{number_text(figure)}**"

@@ -66,6 +66,7 @@ _VERBS = frozenset(
 _ARTICLES = frozenset(
     "der die das den dem des ein eine einen einem einer the a an mein meine meinen".split()
 )
+_MAX_VALUES = 100
 _SEPARATOR = re.compile(r"\s*(?:,|;|/|&|,?\s*\b(?:and|or|und|oder|vs\.?|versus|sowie)\b)\s*", re.I)
 _UNIT = re.compile(r"(?<![\w-])([\d.,]*\d)(km|mi|m|cm|mm|kg|g|lbs?|oz|l|c|f|usd|eur|gbp)\b", re.I)
 
@@ -138,9 +139,7 @@ def values_in(text: str, tool_words: Iterable[str], known: Sequence[str] = ()) -
         tool_words: meanings of words in tools' names, which are no names of things.
         known: names that count in any spelling, such as the cells of a table.
     """
-    values = [
-        Value("name", choice, start, end) for choice, start, end in choices_in(text, known)
-    ]
+    values = [Value("name", choice, start, end) for choice, start, end in choices_in(text, known)]
     taken = [(value.start, value.end) for value in values]
     skipped, german = set(tool_words), is_german(text)
     for match in _VALUE.finditer(text):
@@ -149,6 +148,8 @@ def values_in(text: str, tool_words: Iterable[str], known: Sequence[str] = ()) -
         value = _value_of(text, match, skipped, german=german)
         if value and value.text:
             values.append(value)
+        if len(values) >= _MAX_VALUES:
+            break
     return sorted(values, key=lambda value: value.start)
 
 
@@ -196,7 +197,9 @@ def _name(text: str, match: re.Match[str], skipped: set[str], *, german: bool) -
         is_order = lower in _VERBS or meaning(lower) in skipped or stem(lower) in skipped
         is_alone = begins and not rest and not listed
         is_noun = german and (is_known(lower) or _last_word(before) in _ARTICLES)
-        if not (is_grammar(lower) or is_order or is_alone or is_noun or (begins and is_known(lower))):
+        if not (
+            is_grammar(lower) or is_order or is_alone or is_noun or (begins and is_known(lower))
+        ):
             break
         if not begins and rest and not is_grammar(lower) and not german and lower not in _VERBS:
             # `Population Oslo` in a title; but `Lake Garda` keeps its first word.

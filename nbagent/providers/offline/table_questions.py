@@ -9,7 +9,7 @@ import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nbagent.providers.offline.prompt_values import choices_in, number_of
 from nbagent.providers.offline.typed_prompt import Table, TypedPrompt
@@ -175,9 +175,14 @@ def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> st
         return _summary(tables[0])
     questions = [read_question(prompt.question, table) for table in tables]
     question = max(questions, key=lambda one: one.strength)
-    if earlier and not prompt.tables:
-        last = next((one for one in reversed(earlier) if one.question.strip()), earlier[-1])
-        _continue_question(question, read_question(last.question, question.table))
+    if not prompt.tables:
+        start = max(i for i, one in enumerate(earlier) if one.tables)
+        last = read_question(earlier[start].question, question.table)
+        for one in earlier[start + 1 :]:
+            following = read_question(one.question, question.table)
+            _continue_question(following, last)
+            last = following
+        _continue_question(question, last)
     return _answer(question)
 
 
@@ -214,7 +219,11 @@ def read_question(text: str, table: Table) -> Question:
     columns = {word for name in table.columns for word in words_in(name)}
     question = Question(table, text)
     left = corrected(_read_named_cells(question, text), columns)
-    question.text = corrected(text, columns | {word for cells in question.named.values() for cell in cells for word in words_in(cell)})
+    question.text = corrected(
+        text,
+        columns
+        | {word for cells in question.named.values() for cell in cells for word in words_in(cell)},
+    )
     question.own = meanings(left)
     left = _read_limits(question, left)
     grouped = next(
@@ -238,9 +247,9 @@ def _is_sort_key(table: Table, column: str, text: str) -> bool:
     """True if rows are ordered by a column (`top 3 by area`), not grouped by it."""
     if not is_numeric(table, column) or "year" in meanings(column):
         return False
-    return bool(re.search(r"\b(?:top|sort\w*|order\w*|rank\w*|\w{3,}est|\w+ste[nr]?)\b", text, re.I)) or (
-        len({*table.cells(column)}) > len(table.rows) / 2
-    )
+    return bool(
+        re.search(r"\b(?:top|sort\w*|order\w*|rank\w*|\w{3,}est|\w+ste[nr]?)\b", text, re.I)
+    ) or (len({*table.cells(column)}) > len(table.rows) / 2)
 
 
 def _read_named_cells(question: Question, text: str) -> str:
@@ -254,7 +263,10 @@ def _read_named_cells(question: Question, text: str) -> str:
         known = [
             cell
             for cell in list(cells)[: _MAX_CELLS * 4]
-            if cell and _float(cell) is None and not is_grammar(cell) and cell not in table.columns
+            if cell
+            and _float(cell) is None
+            and not is_grammar(cell)
+            and cell not in table.columns
             and not re.match(r"\d{4}-\d\d-\d\d", cell)
             and cell not in ("true", "false")
             and not ({meaning(cell.lower())} & column_words)
@@ -383,10 +395,7 @@ def _columns_in(table: Table, text: str) -> list[str]:
     """Return the columns that a text names, the best matches first."""
     exact = [name for name in table.columns if _is_written(name, text)]
     listed = {
-        meaning(part): word
-        for word in words_in(text)
-        if not is_grammar(word)
-        for part in (word,)
+        meaning(part): word for word in words_in(text) if not is_grammar(word) for part in (word,)
     }
     left = {*listed, *meanings(text)} - {own for name in exact for own in _column_words(name)}
     rest = [name for name in table.columns if name not in exact]
@@ -446,16 +455,29 @@ def _is_ordered(table: Table, name: str) -> bool:
 
 def _continue_question(question: Question, last: Question) -> None:
     """Fill what a short question leaves open from the question before."""
-    named, columns = question.named, question.columns
-    question.named = {**last.named, **named}
-    question.columns = columns or last.columns
+    if re.search(r"\b(?:its|their|his|her|it|that|there|dort|dessen|deren)\b", question.text, re.I):
+        last = _about_largest(last) if not question.direction else last
+    question.named = {**last.named, **question.named}
     question.filters = question.filters or last.filters
     question.by = question.by or last.by
-    if not question.statistic and not question.direction:
+    is_new = question.statistic or question.direction or _is_counting(question.text)
+    if not is_new:
         question.statistic, question.direction = last.statistic, last.direction
-        question.own |= last.own
+        question.own |= last.own & {"share", "percent", "difference"}
         question.text = f"{question.text} {last.text}"
-    question.dimension = question.dimension or last.dimension
+    if not _is_counting(question.text) or not is_new:
+        question.columns = question.columns or last.columns
+        question.dimension = question.dimension or last.dimension
+
+
+def _about_largest(question: Question) -> Question:
+    """Return a question about the row that was the answer to a question for the largest."""
+    largest = _ordered_rows(question) if question.direction else None
+    label = _label_column(question, largest[0]) if largest else None
+    if largest is None or label is None:
+        return question
+    name = largest[1][0][question.table.columns.index(label)]
+    return replace(question, named={label: [name]}, direction=0, dimension="", columns=[], text="")
 
 
 # Answers
@@ -495,7 +517,9 @@ def _answer(question: Question) -> str:
 
 
 def _is_counting(text: str) -> bool:
-    return bool(re.search(r"\bhow many\b|\bnumber of\b|\bcount\b|\bwie ?viele?\b|\banzahl\b", text, re.I))
+    return bool(
+        re.search(r"\bhow many\b|\bnumber of\b|\bcount\b|\bwie ?viele?\b|\banzahl\b", text, re.I)
+    )
 
 
 def _structure_answer(question: Question) -> str:
@@ -529,7 +553,9 @@ _SUMMARY = re.compile(
 
 
 def _summary(table: Table) -> str:
-    lines = [f"The table has {_count(table.n_rows, 'row')} and {_count(len(table.columns), 'column')}:"]
+    lines = [
+        f"The table has {_count(table.n_rows, 'row')} and {_count(len(table.columns), 'column')}:"
+    ]
     for name in table.columns[:20]:
         lines.append(f"- `{name}`: {_column_facts(table, name)}")
     return "\n".join([lines[0], "", *lines[1:]])
@@ -543,6 +569,8 @@ def _column_facts(table: Table, name: str) -> str:
         mean = _number(statistics.fmean(numbers))
         return f"{_number(min(numbers))} to {_number(max(numbers))}, mean {mean}{tail}"
     cells = _by_frequency(filled)
+    if not cells:
+        return f"no values{tail}"
     shown = ", ".join(f"{cell} ({n:,})" for cell, n in cells[:5])
     return f"{_count(len(cells), 'different value')}: {shown}{'…' * (len(cells) > 5)}{tail}"
 
@@ -577,7 +605,11 @@ def _grouped_answer(question: Question) -> str:
     targets = [name for name in _targets(question) if name != by]
     if not question.columns and not question.dimension and not question.statistic:
         targets = targets if len({*table.cells(by)}) == len(table.rows) else []
-    elif by in question.columns and len(question.columns) == 1 and not (question.statistic or question.dimension):
+    elif (
+        by in question.columns
+        and len(question.columns) == 1
+        and not (question.statistic or question.dimension)
+    ):
         targets = targets if len({*table.cells(by)}) == len(table.rows) else []
     position = table.columns.index(by)
     groups: dict[str, list[list[str]]] = {cell: [] for cell in question.named.get(by, [])}
@@ -589,7 +621,9 @@ def _grouped_answer(question: Question) -> str:
         said = "number of rows"
     else:
         target = targets[0]
-        statistic = question.statistic or ("maximum" if question.direction and question.by else "mean")
+        statistic = question.statistic or (
+            "maximum" if question.direction and question.by else "mean"
+        )
         place = table.columns.index(target)
         figures = {}
         for cell, rows in groups.items():
@@ -729,52 +763,62 @@ def _is_flag(table: Table, name: str) -> bool:
 
 def _largest_answer(question: Question) -> str:
     """Name the rows with the largest or smallest value of a column."""
-    if not question.direction:
+    largest = _ordered_rows(question) if question.direction else None
+    if largest is None:
         return ""
-    table = question.table
-    ordered_names = [name for name in question.columns if _is_ordered(table, name)]
-    usual = _column_of_dimension(table, question.dimension)
-    if question.dimension == "age" and not usual and not ordered_names:
-        usual = _column_of_dimension(table, "year date")
-        question.direction = -question.direction if usual else question.direction
-    elif question.dimension == "age" and ordered_names and {"year", "date"} & meanings(ordered_names[0]):
-        question.direction = -question.direction
-    target = next(iter(ordered_names), usual or _only_numeric(table))
-    if target is None:
-        return ""
-    place = table.columns.index(target)
-    filled = [row for row in question.rows if row[place]]
-    if not filled:
-        return ""
-    ordered = sorted(
-        filled, key=lambda row: _order_key(row[place]), reverse=question.direction > 0
-    )
-    match = re.search(r"\b(\d{1,3}|two|three|four|five|ten|zwei|drei|vier|fünf|zehn)\b", question.text)
-    wanted = number_of(match[1]) if match and match[1].isdigit() else _NUMBERS.get(match[1]) if match else 1
-    label = _label_column(question, target)
+    (target, ordered), table = largest, question.table
+    place, where = table.columns.index(target), question.where()
     word = "largest" if question.direction > 0 else "smallest"
+    best, label = _cell(ordered[0][place]), _label_column(question, target)
     asks_value = question.statistic in ("maximum", "minimum") and not re.search(
         r"\b(?:which|who|welche\w*|wer|row)\b", question.text, re.I
     )
-    if asks_value or (label is None and len(table.columns) == 1):
-        return f"The {word} `{target}`{question.where()} is **{_cell(ordered[0][place])}**."
-    if int(wanted or 1) > 1:
-        return f"The rows with the {word} `{target}`{question.where()}:\n\n" + _rows_text(
-            table, ordered[: int(wanted or 1)]
-        )
+    if asks_value or len(table.columns) == 1:
+        return f"The {word} `{target}`{where} is **{best}**."
+    if (wanted := _number_of_rows(question.text)) > 1:
+        shown = _rows_text(table, ordered[:wanted])
+        return f"The rows with the {word} `{target}`{where}:\n\n{shown}"
     ties = [row for row in ordered if row[place] == ordered[0][place]]
     if label is None:
-        return f"The {word} `{target}`{question.where()} is **{_cell(ordered[0][place])}**:\n\n" + (
-            _rows_text(table, ties[:3])
-        )
-    position = table.columns.index(label)
-    names = list(dict.fromkeys(row[position] for row in ties))
+        return f"The {word} `{target}`{where} is **{best}**:\n\n{_rows_text(table, ties[:3])}"
+    names = list(dict.fromkeys(row[table.columns.index(label)] for row in ties))
     also = f" (and {len(names) - 3} more)" if len(names) > 3 else ""
     verb = "has" if len(names) == 1 else "have"
-    return (
-        f"**{', '.join(names[:3])}**{also} {verb} the {word} `{target}`{question.where()}:"
-        f" **{_cell(ordered[0][place])}**."
+    return f"**{', '.join(names[:3])}**{also} {verb} the {word} `{target}`{where}: **{best}**."
+
+
+def _ordered_rows(question: Question) -> tuple[str, list[list[str]]] | None:
+    """Return the column that is meant and the rows ordered by it; None without one."""
+    table = question.table
+    named = [name for name in question.columns if _is_ordered(table, name)]
+    usual = _column_of_dimension(table, question.dimension)
+    direction = question.direction
+    if question.dimension == "age" and not usual:
+        # The oldest building has the smallest year.
+        usual = _column_of_dimension(table, "year date")
+        years = named[:1] or [usual or ""]
+        direction = -direction if {"year", "date"} & meanings(years[0]) else direction
+    target = next(iter(named), usual or _only_numeric(table))
+    if target is None:
+        return None
+    question.direction = direction
+    place = table.columns.index(target)
+    filled = [row for row in question.rows if row[place]]
+    filled.sort(key=lambda row: _order_key(row[place]), reverse=direction > 0)
+    return (target, filled) if filled else None
+
+
+def _number_of_rows(text: str) -> int:
+    """Return how many rows are asked for: `top 3`, `the five largest`."""
+    match = re.search(
+        r"\b(?:top|first|the|die|erste\w*|list|show)?\s*(\d{1,3}|two|three|four|five|ten|zwei|drei|vier|fünf"
+        r"|zehn)\b",
+        text,
+        re.IGNORECASE,
     )
+    if match is None:
+        return 1
+    return int(match[1]) if match[1].isdigit() else _NUMBERS[match[1].lower()]
 
 
 _NUMBERS = {
@@ -818,6 +862,8 @@ def _statistic_answer(question: Question) -> str:
             f"The {said} of `{target}`{question.where()} is **{value}**"
             f" ({_count(len(numbers), 'row')}{left_out})."
         )
+    if not sentences and question.columns:
+        sentences.append(f"`{question.columns[0]}` has no numbers to compute with.")
     return "\n\n".join(sentences)
 
 
@@ -855,9 +901,13 @@ def _cell_answer(question: Question) -> str:
         numbers = _numbers(row[place] for row in rows)
         total = f", sum **{_number(math.fsum(numbers))}**" if _ADDED & _column_words(target) else ""
         return (
-            f"`{target}`{question.where()}: {_number(min(numbers))} to {_number(max(numbers))}, mean"
-            f" **{_number(statistics.fmean(numbers))}**{total} ({_count(len(numbers), 'row')})."
-        ) if numbers else f"No row{question.where()} has a number in `{target}`."
+            (
+                f"`{target}`{question.where()}: {_number(min(numbers))} to {_number(max(numbers))}, mean"
+                f" **{_number(statistics.fmean(numbers))}**{total} ({_count(len(numbers), 'row')})."
+            )
+            if numbers
+            else f"No row{question.where()} has a number in `{target}`."
+        )
     cells = _by_frequency(row[place] for row in rows if row[place])
     shown_cells = ", ".join(f"{cell} ({n:,})" if n > 1 else cell for cell, n in cells[:_MAX_SHOWN])
     return f"`{target}`{question.where()}: {shown_cells}."
@@ -870,7 +920,9 @@ def _rows_answer(question: Question) -> str:
     rows = question.rows
     more = f"\n… and {len(rows) - _MAX_SHOWN:,} more" if len(rows) > _MAX_SHOWN else ""
     head = f"**{len(rows):,}** of {_count(len(question.table.rows), 'row')}{question.where()}"
-    return f"{head}:\n\n{_rows_text(question.table, rows[:_MAX_SHOWN])}{more}" if rows else f"{head}."
+    return (
+        f"{head}:\n\n{_rows_text(question.table, rows[:_MAX_SHOWN])}{more}" if rows else f"{head}."
+    )
 
 
 def _column_answer(question: Question) -> str:
@@ -882,7 +934,9 @@ def _column_answer(question: Question) -> str:
 def _rows_text(table: Table, rows: Sequence[Sequence[str]]) -> str:
     heads = table.columns[:8]
     lines = [heads, ["---"] * len(heads), *(list(row)[:8] for row in rows)]
-    return "\n".join(f"| {' | '.join(c.replace('|', chr(92) + '|') for c in line)} |" for line in lines)
+    return "\n".join(
+        f"| {' | '.join(c.replace('|', chr(92) + '|') for c in line)} |" for line in lines
+    )
 
 
 def _numbers(cells: Iterable[str]) -> list[float]:
