@@ -11,7 +11,14 @@ The public names are listed in `__init__.pyi` and imported when they are first u
 
 from __future__ import annotations
 
+import sys
 from typing import Any, cast
+
+if sys.platform == "emscripten":
+    raise ImportError(
+        "nbagent needs threads and sockets, and Python in the browser (Pyodide, JupyterLite) has "
+        "none; use a Jupyter server"
+    )
 
 import lazy_loader
 

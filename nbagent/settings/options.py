@@ -449,6 +449,19 @@ class Settings(_Shared):
         default="all",
         choices=("all", "outside", "none"),
     )
+    log = Option[str](
+        "",
+        "lines of each run in the console of a kernel without a front end (papermill, nbclient)",
+        default="off",
+        choices=("off", "lines"),
+    )
+    records = Option[str](
+        "",
+        "the records of runs in the metadata of a saved notebook, which a published page may hold, "
+        "too: all; own: without what tools returned, printed and displayed; off: only the run's id",
+        default="all",
+        choices=("off", "own", "all"),
+    )
 
     @property
     def policy(self) -> ToolPolicy:
