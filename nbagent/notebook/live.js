@@ -113,6 +113,9 @@ function watchKernel(model, onDead) {
 
 // Actions on a finished run, in the panel and in every output.
 
+/** The form that a click opened; the box of a run that waits for words stays. */
+const FORM = ".nba-words:not(.nba-reply)";
+
 /** Send a click. For an action with a form, the kernel answers the first click with the form.
  * @param {any} button @param {Shared["send"]} send */
 function sendAction(button, send) {
@@ -152,9 +155,8 @@ async function reply({ run, at, said, text, form, list }) {
   if (!root) return;
   if (form) return showForm(root, build(form));
   if (list) return root.querySelector("table").replaceWith(build(list).querySelector("table"));
-  const filled = root.querySelector(".nba-words");
-  if (!said) return filled?.remove();
-  for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
+  if (!said) return root.querySelector(FORM)?.remove();
+  for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
   const line = showMessage(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
@@ -164,7 +166,7 @@ async function reply({ run, at, said, text, form, list }) {
 
 /** Insert a form below its button and focus its first field. */
 function showForm(/** @type {any} */ root, /** @type {any} */ form) {
-  root.querySelector(".nba-words")?.remove();
+  root.querySelector(FORM)?.remove();
   const { do: action, turn } = form.dataset;
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
   const button = root.querySelector(`[data-do="${action}"]${of}`);
@@ -554,7 +556,12 @@ function pageActions() {
         .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
         .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
         .nba-words button { margin: 6px 6px 0 0; }
+        .nba-words textarea { font: inherit; }
         ${ours} .nba-do { display: inline-block !important; }
+        ${ours} .nba-reply { display: block !important; padding-top: 8px; }
+        /* The run was continued below, or the panel's own box is there. */
+        ${ours}:has(~ .nba-run) .nba-reply, .nba-panel ${ours} .nba-reply
+          { display: none !important; }
         .widget-output ${ours} .nba-do:not([data-do=copy], [data-do=cell]) /* takes no updates */
           { display: none !important; }
         ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
@@ -571,7 +578,11 @@ function pageActions() {
       listen("input", ({ target }) => {
         if (target.matches(search)) filterRows(target);
       });
-      listen("keydown", ({ target, key }) => {
+      listen("keydown", ({ target, key, ctrlKey, metaKey, isComposing }) => {
+        const isSent = target.matches(`${ours} .nba-words textarea`) && (ctrlKey || metaKey);
+        if (isSent && key === "Enter" && !isComposing) {
+          target.closest(".nba-words").querySelector('[data-do="go"]').click();
+        }
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
         model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
