@@ -42,6 +42,10 @@ const PAUSING_BATCH = "Pausing when the running cases have ended…";
 const REVIEW_KEYS = { 0: '[data-do="skip"]', Backspace: '[data-do="back"]' };
 for (let n = 1; n <= 5; n++) REVIEW_KEYS[n] = `[data-do="label"][value="${n}"]`;
 
+/** Id of this page: each widget of it has a copy of this module. @type {string} */
+const TAB = (/** @type {any} */ (globalThis)[Symbol.for("nbagent.tab")] ??=
+  `${Date.now()}-${Math.random()}`);
+
 /** Build a node as DOM. Text becomes a text node, never markup.
  * @param {Picture} node @returns {any} */
 function build(node) {
@@ -125,7 +129,7 @@ function sendAction(button, send) {
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
   const { kernel: at } = root.closest("[data-kernel]").dataset;
-  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields });
+  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields, tab: TAB });
 }
 
 function fieldsOf(/** @type {any} */ form) {
@@ -545,7 +549,7 @@ function runWidget() {
         pages.get(page)?.view.close();
         pages.delete(page);
         // The kernel learns that this page applied its last update of the display.
-        if (!isDead) send({ kind: "closed", page });
+        if (!isDead) send({ kind: "closed", page, tab: TAB });
       };
       const send = (/** @type {any} */ message) => model.send(message);
       // A front end that redraws an output drops the old element: move its view to the new one.
@@ -598,10 +602,10 @@ function pageActions() {
       listen("keydown", ({ target, key }) => {
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
-        model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        model.send({ kind: "act", do: "search", at, tab: TAB, fields: { search: target.value } });
       });
       model.on("msg:custom", reply);
-      model.send({ kind: "ready" });
+      model.send({ kind: "ready", tab: TAB });
       const end = () => {
         listening.abort();
         sheet.remove();
