@@ -22,6 +22,8 @@ const LOOK_MS = 500;
 const SIDECAR_MS = 3000;
 // Limit of one file: a message to the kernel holds at most 10 MiB, and base64 adds a third.
 const FILE_BYTES = 7000000;
+// The kernel refuses longer names.
+const NAME_CHARS = 200;
 const WAITS =
   "Waiting: a cell is running. The prompt is sent as soon as the kernel is free.";
 const SILENT =
@@ -36,6 +38,8 @@ const OPTIONS = ["temperature", "max_tokens", "reasoning", "max_turns", "max_tot
 const WORKFLOW = ["workflow", "document", "agent", "autopilot"];
 /** Container of the package sidecar, at the right of JupyterLab. */
 const SIDECAR = ".jupyterlab-sidecar";
+/** The run to export. */
+const EXPORTED = ".nba-drawer-export select";
 /** Value of a select whose number is typed beside it. */
 const TOKENS = "#";
 
@@ -46,9 +50,9 @@ function panelButton(action, label, more = {}) {
 
 /** Button that opens a drawer of its bar. @param {string} key @param {string} label */
 function panelOpener(key, label) {
-  return panelButton("drawer", "", { class: `nba-opener nba-opener-${key}`, value: key,
-    "aria-expanded": "false" }).slice(0, 2).concat([["span", {}, label],
-    ["span", { class: "nba-brief" }]]);
+  const looks = { class: `nba-opener nba-opener-${key}`, "aria-expanded": "false" };
+  return ["button", { type: "button", "data-do": "drawer", value: key, ...looks },
+    ["span", {}, label], ["span", { class: "nba-brief" }]];
 }
 
 /** @param {string} key @param {...any} children */
@@ -195,6 +199,11 @@ function createPanel(shared, el) {
     return drawer && find(`.nba-opener-${drawer.dataset.key}`);
   }
 
+  /** @param {any} button a button in a drawer */
+  function closeDrawer(button) {
+    setDrawer(openerOf(button), false);
+  }
+
   /** Ask the kernel for a list. @param {string} name */
   function ask(name) {
     send({ kind: "list", name, value: name === "runs" ? search.value : "" });
@@ -228,22 +237,35 @@ function createPanel(shared, el) {
 
   // Events
 
-  /** @param {any} event */
-  function onClick({ target }) {
-    const button = target.closest("button[data-do]");
-    if (!button || button.closest(".nba-view")) return;
-    const { value, dataset } = button;
-    const action = dataset.do;
-    if (action === "files") picker.click();
-    else if (action === "drawer") toggleDrawer(button);
-    else if (action === "send" || action === "continue") shared.ask(action);
-    else if (action === "set") send({ kind: "field", name: dataset.field, value });
-    else if (action === "show") send({ kind: "open", value: dataset.run });
-    else if (action === "export") send({ kind: action, value, run: find("select").value });
-    else send({ kind: action, name: dataset.field, value });
-    const closesDrawer = ["set", "open", "show", "export"].includes(action);
-    if (closesDrawer) setDrawer(openerOf(button), false);
-  }
+  /** Buttons of the panel itself; those of the runs are answered by the page's actions.
+   * @type {Surface} */
+  const surface = {
+    owns: (button) => !button.closest(".nba-view"),
+    actions: {
+      files: () => picker.click(),
+      drawer: toggleDrawer,
+      send: () => shared.ask("send"),
+      continue: () => shared.ask("continue"),
+      list: ({ dataset, value }) => send({ kind: "list", name: dataset.field, value }),
+      set: (button) => {
+        send({ kind: "field", name: button.dataset.field, value: button.value });
+        closeDrawer(button);
+      },
+      open: (button) => {
+        send({ kind: "open", value: button.value });
+        closeDrawer(button);
+      },
+      show: (button) => {
+        send({ kind: "open", value: button.dataset.run });
+        closeDrawer(button);
+      },
+      export: (button) => {
+        send({ kind: "export", value: button.value, run: find(EXPORTED).value });
+        closeDrawer(button);
+      },
+    },
+    otherwise: ({ dataset, value }) => send({ kind: dataset.do, value }),
+  };
 
   /** @param {any} event */
   function onChange({ target }) {
@@ -286,7 +308,7 @@ function createPanel(shared, el) {
     event.stopPropagation();
     const { target, key } = event;
     const opener = key === "Escape" && openerOf(target);
-    if (opener) setDrawer(opener, false);
+    if (opener) closeDrawer(target);
     if (target !== prompt || key !== "Enter" || event.isComposing) return;
     if (!event.ctrlKey && !event.metaKey) return;
     event.preventDefault();
@@ -356,14 +378,14 @@ function createPanel(shared, el) {
   function patchExport() {
     const runs = all(".nba-thread .nba-run[data-run]:not(:has([data-since]))").reverse()
       .filter(({ dataset }) => !dataset.run.includes(" "));
-    const select = find("select");
+    const select = find(EXPORTED);
     const { value } = select;
-    list("select", runs.map((run) => {
+    list(EXPORTED, runs.map((run) => {
       const words = run.querySelector(".nba-prompt")?.textContent ?? "";
       return ["option", { value: run.dataset.run }, words.slice(0, 80) || run.dataset.run];
     }));
-    if (runs.some(({ dataset }) => dataset.run === value)) find("select").value = value;
-    find("select").hidden = !runs.length;
+    if (runs.some(({ dataset }) => dataset.run === value)) find(EXPORTED).value = value;
+    find(EXPORTED).hidden = !runs.length;
     find(".nba-nothing").hidden = runs.length > 0;
     for (const button of all('[data-do="export"]')) button.disabled = !runs.length;
   }
@@ -436,7 +458,8 @@ function createPanel(shared, el) {
     write(`.nba-opener-${key} .nba-brief`, text ?? "");
   }
 
-  const handlers = { click: onClick, change: onChange, input: onInput, keydown: onKeyDown,
+  listenForClicks(root, surface, new AbortController().signal);
+  const handlers = { change: onChange, input: onInput, keydown: onKeyDown,
     paste: onPaste, drop: onDrag, dragover: onDrag, dragleave: onDrag };
   for (const [name, handler] of Object.entries(handlers)) {
     root.addEventListener(name, handler);
@@ -544,7 +567,7 @@ function createShared(model) {
         const name = isPasted ? shared.pastedName(file.name) : file.name;
         reader.onload = () => {
           const data = String(reader.result).split(",")[1] ?? "";
-          shared.send({ kind: "attach", name, data });
+          shared.send({ kind: "attach", name: name.slice(0, NAME_CHARS), data });
         };
         reader.onerror = () => {
           shared.error = `${name} cannot be read; a folder cannot be attached`;

@@ -23,7 +23,6 @@ import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
 from nbagent.contracts.messages import TextPart
 from nbagent.contracts.ports import RunControls
@@ -32,6 +31,7 @@ from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
 from nbagent.notebook import button_actions, kernel, panel_lists
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
+from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import Output, ViewOpener
 from nbagent.notebook.panel_form import Form, without_keys
 from nbagent.notebook.panel_sidecar import PanelPosition, SidecarTab, panel_position
@@ -51,8 +51,6 @@ from nbagent.view.node import Node
 from nbagent.view.run_status import is_unfinished, waits_for_words
 from nbagent.view.text_format import sanitize_value
 
-PageMessage = dict[str, Any]
-"""Untrusted message of a page; read its texts by `_text_field`."""
 MAX_SHOWN_RUNS = 30
 """Runs of a conversation that a page shows at first."""
 _DRAFT_CHARS = 2_000_000
@@ -213,67 +211,66 @@ class Panel(Output):
     def on_message(self, content: object) -> None:
         """Handle a message of a page in the thread where it arrived, also while a cell runs."""
         try:
-            self.context.copy().run(self._dispatch, json_object(content) or {})
+            if message := read_message(content):
+                self.context.copy().run(self._dispatch, message, content)
         except Exception as error:
             self._fail(error)
 
-    def _dispatch(self, message: PageMessage) -> None:
-        name, value, page = (_text_field(message, key) for key in ("name", "value", "page"))
-        match message.get("kind"):
-            case "ready" if page:
-                # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`,
-                # and this page would show it as running for good.
-                live_runs = [*self._live_runs.values()]
-                self._send_conversation(page)
-                # In this order: the views then send pictures that include everything up to now.
-                for live in live_runs:
-                    live.on_message(message)
+    def _dispatch(self, message: Message, content: object) -> None:
+        match message.kind:
+            case "ready" if message.page:
+                self._on_ready(str(message.page), content)
             case "draft":
-                text = _text_field(message, "text")
-                self._draft = without_keys(text) if len(text) <= _DRAFT_CHARS else ""
+                is_short = len(message.text) <= _DRAFT_CHARS
+                self._draft = without_keys(message.text) if is_short else ""
             case "field":
-                self._form.set(name, value)
-                self._push_state(self._form.problem(name))
+                self._form.set(message.name, message.value)
+                self._push_state(self._form.problem(message.name))
             case "attach":
-                self._form.attach(name, _text_field(message, "data"))
+                self._form.attach(message.name, message.data)
                 self._push_state()  # without "": one of several files may have been refused
             case "detach":
-                self._form.detach(value)
+                self._form.detach(message.value)
                 self._push_state("")
             case "send" | "continue" as kind:
-                self._submit(
-                    _text_field(message, "id"),
-                    _text_field(message, "prompt"),
-                    is_send=kind == "send",
-                )
+                self._submit(message.id, message.prompt, is_send=kind == "send")
             case "stop" | "pause":
-                self._stop(message)
+                self._stop(message.kind)
             case "open":
-                self._open_run(value)
+                self._open_run(message.value)
             case "new":
                 self._set_conversation(())
             case "below":
                 self._move("below")
             case "more":
-                self._send_conversation(page, len(self.parts))
+                self._send_conversation(str(message.page), len(self.parts))
             case "list":
-                self._run_in_thread(lambda: self._list(name, value, page))
+                self._run_in_thread(partial(self._list, message))
             case "export":
-                self._run_in_thread(lambda: self._export(value, _text_field(message, "run"), page))
+                self._run_in_thread(partial(self._export, message))
             case _:
-                self._forward_to_views(message)
+                self._forward_to_views(content)
 
-    def _forward_to_views(self, message: PageMessage) -> None:
+    def _on_ready(self, page: str, content: object) -> None:
+        # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`, and
+        # this page would show it as running for good.
+        live_runs = [*self._live_runs.values()]
+        self._send_conversation(page)
+        # In this order: the views then send pictures that include everything up to now.
+        for live in live_runs:
+            live.on_message(content)
+
+    def _forward_to_views(self, content: object) -> None:
         for live in [*self._live_runs.values()]:
-            live.on_message(message)
+            live.on_message(content)
 
-    def _stop(self, message: PageMessage) -> None:
+    def _stop(self, kind: str) -> None:
         with self._lock:
             withdrawn = dict(self._unsent_prompts)
             self._unsent_prompts.clear()
         for message_id, prompt in withdrawn.items():
             self._return_prompt(message_id, prompt)
-        self._forward_to_views({"kind": message["kind"]})
+        self._forward_to_views({"kind": kind})
 
     def _submit(self, message_id: str, prompt: str, *, is_send: bool) -> None:
         self._unsent_prompts[message_id] = prompt
@@ -439,25 +436,21 @@ class Panel(Output):
     def _run_in_thread(self, work: Callable[[], object]) -> None:
         run_in_thread(work, on_error=self._fail, context=self.context)
 
-    def _list(self, name: str, value: str, page: str) -> None:
+    def _list(self, message: Message) -> None:
         """Send a page a list to choose from: models, packages, runs, or the session's tree."""
         self._has_listed = True  # before reading: a later change is reported
-        node = panel_lists.list_node(name, value, self._last)
-        self.widget.send({"kind": "list", "key": name, "node": node, "page": page})
+        node = panel_lists.list_node(message.name, message.value, self._last)
+        reply = {"kind": "list", "key": message.name, "node": node, "page": message.page}
+        self.widget.send(reply)
 
-    def _export(self, ending: str, run_id: str, page: str) -> None:
+    def _export(self, message: Message) -> None:
         """Send a run of the conversation to the page as a file."""
+        run_id, ending = message.run, message.value
         if run_id not in self.run_ids or not (row := FORMATS.get(ending)):
             raise UsageError("there is nothing to export yet")
         text = Run(self.load(run_id), current_store()).export(ending)
         name = f"run-{run_id[:8]}.{row.ending}"
-        self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
-
-
-def _text_field(message: PageMessage, name: str) -> str:
-    """Return a text of a message; empty if it is missing or no text."""
-    value = message.get(name)
-    return value if isinstance(value, str) else ""
+        self.widget.send({"kind": "file", "page": message.page, "name": name, "text": text})
 
 
 _panel: Panel | None = None
@@ -495,13 +488,8 @@ def panel(*, where: PanelPosition = "below", show: bool = True) -> PanelWidget |
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget
-    if kernel.is_headless() and not _is_web_app():
+    if not kernel.page_may_come():
         display(panel_lists.saved_form((), panel_lists.HEADLESS)[0], raw=True)
     else:
         panel_of_this_kernel().show(where)
     return None
-
-
-def _is_web_app() -> bool:
-    """True in a kernel of Voila: it runs cells without stdin, but people look at their outputs."""
-    return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")

@@ -26,7 +26,7 @@ function sendAction(button, send) {
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
   const { kernel: at } = root.closest("[data-kernel]").dataset;
-  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields });
+  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields, tab: TAB });
 }
 
 /** Copy the code or table beside a button, else the answer.
@@ -48,7 +48,9 @@ async function showReply({ run, at, said, text, form, list }) {
   if (form) return showForm(root, build(form));
   if (list) return root.querySelector("table")?.replaceWith(build(list).querySelector("table"));
   if (!said) return root.querySelector(FORM)?.remove();
-  for (const button of root.querySelectorAll(".nba-words button")) button.disabled = false;
+  const sent = /** @type {NodeListOf<HTMLButtonElement>} */ (
+    root.querySelectorAll(".nba-words button"));
+  for (const button of sent) button.disabled = false;
   const line = showMessage(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));

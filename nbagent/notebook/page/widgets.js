@@ -50,7 +50,7 @@ function runWidget() {
         pages.get(page)?.view.close();
         pages.delete(page);
         // The kernel learns that this page applied its last update of the display.
-        if (!isDead) send({ kind: "closed", page });
+        if (!isDead) send({ kind: "closed", page, tab: TAB });
       };
       const send = (/** @type {PageMessage} */ message) => model.send(message);
       // A front end that redraws an output drops the old element: move its view to the new one.
@@ -112,10 +112,10 @@ function pageActions() {
         sendWordsByKey(event, ours);
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
-        send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        send({ kind: "act", do: "search", at, tab: TAB, fields: { search: target.value } });
       });
       model.on("msg:custom", showReply);
-      send({ kind: "ready" });
+      send({ kind: "ready", tab: TAB });
       const end = () => {
         listening.abort();
         sheet.remove();
