@@ -25,7 +25,7 @@
 /** From the page to the kernel: of a widget, a running run, a question, a review, a finished run.
  * @typedef {{ kind: "ready", page?: number | string, tab?: string }
  *   | { kind: "closed", page: number | string, tab: string }
-   | { kind: "stop" | "pause", run: string }
+ *   | { kind: "stop" | "pause", run: string }
  *   | { kind: "fold", run: string, key: string, open: boolean }
  *   | { kind: "answer", run: string, question: string, choice: string, reason?: string,
  *       fields?: Fields }
