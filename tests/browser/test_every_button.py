@@ -61,9 +61,8 @@ CELLS = [
     "batch.review('liked')",
     "nbagent.panel()",
 ]
-(ALL, EACH, PAUSED, STOPPED, DONE, HISTORY, BATCH_PAUSED, BATCH_STOPPED, LABELLED, REVIEW, PANEL) = (
-    range(1, 12)
-)
+ALL, EACH, PAUSED, STOPPED, DONE, HISTORY = range(1, 7)
+BATCH_PAUSED, BATCH_STOPPED, LABELLED, REVIEW, PANEL = range(7, 12)
 _COLLECT = """
 () => {
   window.clicked = new Set();
