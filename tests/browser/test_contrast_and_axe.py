@@ -6,7 +6,7 @@ The form of a notebook that is not trusted comes first: a colleague sees it firs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -212,7 +212,7 @@ _THEMES = "@jupyterlab/apputils-extension:themes"
 @contextmanager
 def opened_sharp(
     browser: Browser, server: Server, name: str, theme: str, width: int, *, kernel: bool
-) -> Iterator[Notebook]:
+) -> Generator[Notebook]:
     """A notebook in JupyterLab with this theme, two pixels to a pixel, all of it in the window."""
     word = f"JupyterLab {theme.capitalize()}"
     context = browser.new_context(
