@@ -19,7 +19,7 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
 from nbagent.contracts.messages import ImagePart, redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
-from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.nearest import FEW_NAMES, name_list, nearest_hint
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
@@ -394,11 +394,10 @@ def missing_model(name: str) -> str:
     if name in (DEMO, WALK, *scripts):
         return ""
     known = [f"offline:{known_name}" for known_name in (DEMO, WALK, *scripts)]
-    hint = nearest_or_all(f"offline:{name}", known)
-    end = " A" if hint.endswith("?") else ". A"
     return (
-        f"there is no model offline:{name}{hint}{end} script exists after "
-        "nbagent.offline.script([...]) has run in this process."
+        f"there is no model offline:{name}; there are {name_list(known, FEW_NAMES)}. A script "
+        "exists after nbagent.offline.script([...]) has run in this process"
+        f"{nearest_hint(f'offline:{name}', known)}"
     )
 
 
