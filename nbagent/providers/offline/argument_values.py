@@ -23,7 +23,14 @@ from nbagent.providers.offline.prompt_values import (
     number_of,
 )
 from nbagent.providers.offline.typed_prompt import Table
-from nbagent.providers.offline.vocabulary import is_grammar, is_known, meaning, meanings, words_in
+from nbagent.providers.offline.vocabulary import (
+    is_grammar,
+    is_known,
+    meaning,
+    meanings,
+    word_set,
+    words_in,
+)
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _KINDS = (
@@ -41,12 +48,12 @@ _KINDS = (
 )
 """Words of an argument's name, and the kinds of values that it takes, the most likely first."""
 _ANY_TEXT = ("name", "text", "id", "path", "email")
-_SENTENCE_WORDS = frozenset(
+_SENTENCE_WORDS = word_set(
     "text message body content query question pattern prompt topic title subject sentence phrase"
-    " note term keyword q search description comment task todo item summary".split()
+    " note term keyword q search description comment task todo item summary"
 )
 """Words of names of arguments that take a part of the sentence."""
-_EXPRESSION_WORDS = frozenset("expression formula code equation calculation".split())
+_EXPRESSION_WORDS = word_set("expression formula code equation calculation")
 _EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:(?:\*\*|[-+*/%^])[\d\s.()]+)+")
 _FROM = (r"(?:\b(?:from|von|ab|aus|between|zwischen)|\d)\s*$", "origin begin departure lower")
 _TO = (
@@ -180,9 +187,8 @@ def fill(
         return [], missing
     for parameter in missing:
         usual = _DEFAULT_VALUES.get(parameter.type, text[:200])
-        candidates[parameter.name] = [
-            next(iter(parameter.choices), [] if parameter.is_list else usual)
-        ]
+        stand_in: Any = [] if parameter.is_list else usual
+        candidates[parameter.name] = [next(iter(parameter.choices), stand_in)]
     names = [parameter.name for parameter in parameters if parameter.name in candidates]
     sets = product(*(candidates[name] for name in names))
     return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MAX_CALLS)], []
