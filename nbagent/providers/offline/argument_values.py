@@ -64,6 +64,8 @@ _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "
 _NEAR_CHARS = 25
 """Largest distance in characters between a value and a word about it."""
 _MAX_CALLS = 16
+_SHARES = word_set("percent percentage pct rate share tax discount interest tip fraction")
+"""Words of names of arguments that take a number of percent."""
 _EACH = r"\b(?:each|every|all|per|by|je|pro|jede[rsn]?|alle[rn]?)\s+"
 
 
@@ -306,7 +308,14 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
     ]
     run = _run_around(best, filling)
     if required == [parameter] and not parameter.is_list:
-        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        others = [one for one in parameters if one is not parameter and one.is_number]
+        chosen = [
+            value
+            for value in filling.left
+            if suits[value]
+            and value.kind == best.kind
+            and not any(_suitability(o, value, filling.text) > suits[value] for o in others)
+        ]
         chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
     elif rivals:
         chosen = [best]
@@ -382,6 +391,8 @@ def _suitability(parameter: Parameter, value: Value, text: str) -> float:
 
 def _nearness(parameter: Parameter, value: Value, text: str) -> float:
     """Score from 0 to 1 for a word of the argument's name near the value."""
+    if text[value.end :].lstrip()[:1] == "%":
+        return float(bool(_SHARES & {*words_in(parameter.name), *meanings(parameter.name)}))
     if "top" in meanings(parameter.name) and parameter.is_number:
         # `5 papers`, `the 3 largest`; but not `5 km`.
         noun = re.match(r"\s+([^\W\d_]{4,})", text[value.end :])
@@ -398,17 +409,21 @@ def _nearness(parameter: Parameter, value: Value, text: str) -> float:
 
 def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling: _Filling) -> None:
     """Fill required texts without quotes: the rest of the sentence, or a name in small letters."""
-    missing = [
+    open_texts = [
         parameter
         for parameter in parameters
-        if parameter.is_required
-        and parameter.type == "string"
+        if parameter.type == "string"
         and not parameter.choices
         and parameter.name not in filling.candidates
     ]
-    for parameter in missing:
+    for parameter in open_texts:
         own = {*words_in(parameter.name)}
-        if own & _EXPRESSION_WORDS and (match := _EXPRESSION.search(filling.text)):
+        if parameter.is_list:
+            hits = _listed_words(filling)
+            filling.take(parameter, hits) if hits else None
+        elif not parameter.is_required:
+            continue
+        elif own & _EXPRESSION_WORDS and (match := _EXPRESSION.search(filling.text)):
             filling.take(parameter, [(match[0].strip(), match.start(), match.end())])
         elif own & _SENTENCE_WORDS:
             hits = _rest_of_sentence(tool, filling)
@@ -419,6 +434,21 @@ def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling
             skipped = {own for name in names for own in meanings(name)}
             hits = _small_names(filling, skipped)
             filling.take(parameter, hits) if hits else None
+
+
+_LISTED = re.compile(
+    r"(?<![\w-])[\w-]+(?:, [\w-]+)*,? (?:and|und|&) [\w-]+|(?<![\w-])[\w-]+(?:, [\w-]+)+"
+)
+
+
+def _listed_words(filling: _Filling) -> list[tuple[str, int, int]]:
+    """Return the words of a list: `cute, cat and home`, `Anna and Bob`."""
+    for match in _LISTED.finditer(filling.text):
+        if not filling.is_taken(match.start(), match.end()):
+            listed = re.finditer(r"[\w-]+", match[0])
+            hits = [(m[0], match.start() + m.start(), match.start() + m.end()) for m in listed]
+            return [hit for hit in hits if hit[0] not in ("and", "und")]
+    return []
 
 
 _LEAD = re.compile(

@@ -34,9 +34,10 @@ _MAX_ATTEMPTS = 3
 _AGAIN = re.compile(r"\b(?:again|now|latest|retry|nochmals?|noch einmal|erneut)\b", re.IGNORECASE)
 _CONTINUE = re.compile(
     r"\W*(?:(?:please|bitte|ok(?:ay)?|yes|ja),? )?(?:(?:please )?continue|go (?:on|ahead)"
-    r"|carry on|resume|proceed|again|(?:try|do|run|call) (?:it |that |this )?(?:once )?(?:again|more)"
-    r"|retry|repeat(?: (?:it|that))?|once more|weiter|mach weiter|weitermachen|(?:versuch\w* es )?(?:nochmals?"
-    r"|noch ?mal|noch einmal)|yes|ja)(?:,? (?:please|bitte))?\W*",
+    r"|carry on|resume|proceed|again|(?:try|do|run|call) (?:it |that |this )?(?:once )?"
+    r"(?:again|more)"
+    r"|retry|repeat(?: (?:it|that))?|once more|weiter|mach weiter|weitermachen"
+    r"|(?:versuch\w* es )?(?:nochmals?|noch ?mal|noch einmal)|yes|ja)(?:,? (?:please|bitte))?\W*",
     re.IGNORECASE,
 )
 

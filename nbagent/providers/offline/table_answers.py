@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from nbagent.providers.offline.table_questions import (
+    SORTED,
     Question,
     column_of_dimension,
     column_of_word,
@@ -217,10 +218,17 @@ def _missing_answer(question: Question) -> str:
 
 
 def _share_answer(question: Question) -> str:
-    asks = question.own & {"share", "percent"}
-    if not asks or not (question.named or question.filters) or not question.table.rows:
+    """Compute the share of rows with a condition, or of rows whose flag is set."""
+    table, rows = question.table, question.rows
+    flag = next((name for name in question.columns if table.is_flag(name)), "")
+    if question.own & {"share", "percent", "rate"} and flag and rows:
+        place = table.columns.index(flag)
+        part = sum(row[place] in ("true", "1") for row in rows)
+        of_rows = f"{_count(len(rows), 'row')}{question.where()}"
+        return f"**{part / len(rows):.1%}**: {part:,} of {of_rows} have `{flag}` = true."
+    if not question.own & {"share", "percent"} or not question.where() or not table.rows:
         return ""
-    part, whole = len(question.rows), len(question.table.rows)
+    part, whole = len(rows), len(table.rows)
     return f"**{part / whole:.1%}** of the rows ({part:,} of {whole:,}){question.where()}."
 
 
@@ -345,7 +353,7 @@ def _distinct_answer(question: Question) -> str:
         re.I,
     )
     counts = _is_counting(question.text)
-    texts = [name for name in texts if not _is_flag(table, name)]
+    texts = [name for name in texts if not table.is_flag(name)]
     if not texts or question.statistic or (not asks_list and not counts):
         return ""
     numeric = [name for name in question.columns if table.is_numeric(name)]
@@ -372,7 +380,7 @@ def _count_answer(question: Question) -> str:
         return ""
     table = question.table
     rows = question.rows
-    if flag := next((name for name in question.columns if _is_flag(table, name)), ""):
+    if flag := next((name for name in question.columns if table.is_flag(name)), ""):
         negated = re.search(r"\b(?:not|n't|nicht|without|never)\b|n't", question.text, re.I)
         wanted = ("false", "0") if negated else ("true", "1")
         position = table.columns.index(flag)
@@ -384,11 +392,6 @@ def _count_answer(question: Question) -> str:
     if not question.where():
         return f"The table has **{_count(len(rows), 'row')}**."
     return f"**{len(rows):,}** of {_count(len(table.rows), 'row')}{question.where()}."
-
-
-def _is_flag(table: Table, name: str) -> bool:
-    cells = {*table.cells(name)}
-    return cells <= {"true", "false", "0", "1", ""} and bool(cells - {""})
 
 
 def _largest_answer(question: Question) -> str:
@@ -405,6 +408,9 @@ def _largest_answer(question: Question) -> str:
     )
     if asks_value or len(table.columns) == 1:
         return f"The {word} `{target}`{where} is **{best}**."
+    if SORTED.search(question.text):
+        shown = _rows_text(table, ordered[:_MAX_SHOWN])
+        return f"The rows by `{target}`{where}, the {word} first:\n\n{shown}"
     if (wanted := _number_of_rows(question.text)) > 1:
         shown = _rows_text(table, ordered[:wanted])
         return f"The rows with the {word} `{target}`{where}:\n\n{shown}"
@@ -522,7 +528,11 @@ def _described_answer(question: Question) -> str:
 def _cell_answer(question: Question) -> str:
     """Look up the cells of a column in the rows that the words name."""
     table = question.table
+    limited = {one.column for one in question.filters}
     columns = [name for name in question.columns if name not in question.named]
+    columns = [name for name in columns if name not in limited] or (
+        columns if question.named else []
+    )
     if not columns and question.dimension:
         columns = [name for name in [column_of_dimension(table, question.dimension)] if name]
     if not columns or not (question.named or question.filters):

@@ -29,8 +29,8 @@ _ADJECTIVES = (
     ("light|leicht", -1, "mass"),
     ("old|ält|alt", 1, "age"),
     ("young|jüng|jung", -1, "age"),
-    ("long|läng|lang", 1, "length duration"),
-    ("short|kürz|kurz|kürze", -1, "length height duration"),
+    ("long|läng|lang", 1, "length duration minute hour second day"),
+    ("short|kürz|kurz|kürze", -1, "length height duration minute hour second day"),
     ("tall|höh|höch|hoch", 1, "height"),
     ("high", 1, "height"),
     ("low|niedrig", -1, ""),
@@ -51,6 +51,8 @@ _ADJECTIVES = (
     ("worst|schlecht", -1, "points rate"),
     ("late|new|recent|neu", 1, "date year time"),
     ("earl|früh", -1, "date year time"),
+    ("last|letzt", 1, "date year time"),
+    ("first|erst", -1, "date year time"),
     ("most|meist|maximum|max|maximal|top|greatest", 1, ""),
     ("fewest|fewer|least|wenigst|wenig|minimum|min|minimal|lowest", -1, ""),
 )
@@ -74,7 +76,8 @@ _FEWER = (
     r"|leichter|jünger|kürzer|kälter|billiger)(?:\s\w+){0,2}? (?:than|als)|below|under|unter"
 )
 _LIMIT = re.compile(
-    rf"(?:\b(?P<more>{_MORE})|\b(?P<fewer>{_FEWER})|(?P<least>>=|≥|\bat least|\bmindestens)"
+    rf"(?:\b(?P<more>{_MORE})|\b(?P<fewer>{_FEWER})|\b(?P<after>after|since|nach|seit)"
+    r"|\b(?P<before>before|until|vor|bis)|(?P<least>>=|≥|\bat least|\bmindestens)"
     r"|(?P<most><=|≤|\bat most|\bup to|\bhöchstens)|(?P<above>>)|(?P<below><))"
     r"\s*(?P<number>-?\d[\d.,]*)",
     re.IGNORECASE,
@@ -164,8 +167,22 @@ def read_question(text: str, table: Table) -> Question:
         left = left[: grouped[0].start()] + " " + left[grouped[0].end() :]
     _read_adjectives(question, left)
     question.columns = _columns_in(table, left)
-    question.statistic = next((name for name in STATISTICS if name in question.own), "")
+    if not question.statistic:
+        question.statistic = next((name for name in STATISTICS if name in question.own), "")
+    _read_flags(question)
     return question
+
+
+def _read_flags(question: Question) -> None:
+    """Take `which stations are windy` as a condition on the column of yes and no."""
+    table = question.table
+    if not _WHICH.search(question.text) or question.statistic:
+        return
+    for name in [name for name in question.columns if table.is_flag(name)]:
+        question.columns.remove(name)
+        is_denied = re.search(r"\b(?:not|nicht|never|kein\w*)\b|n't", question.text, re.I)
+        wanted = ("false", "0") if is_denied else ("true", "1")
+        question.filters.append(_Filter(name, wanted[0], wanted.__contains__))
 
 
 def _is_sort_key(table: Table, column: str, text: str) -> bool:
@@ -190,7 +207,7 @@ def _read_named_cells(question: Question, text: str) -> str:
             for cell in list(cells)[: _MAX_CELLS * 4]
             if cell
             and cell_number(cell) is None
-            and not is_grammar(cell)
+            and not (is_grammar(cell) and not cell.isupper())
             and cell not in table.columns
             and not re.match(r"\d{4}-\d\d-\d\d", cell)
             and cell not in ("true", "false")
@@ -218,13 +235,16 @@ def _read_limits(question: Question, text: str) -> str:
             text = text[: match.start()] + " " * len(match[0]) + text[match.end() :]
     for match in _LIMIT.finditer(text):
         limit = number_of(match["number"].rstrip(".,"))
-        column = _column_near(table, text, match.start(), match[0])
+        if match["after"] or match["before"]:
+            column = column_of_dimension(table, "year date")
+        else:
+            column = _column_near(table, text, match.start(), match[0])
         if column is None or limit is None:
             continue
         low, high = -math.inf, math.inf
-        if match["more"] or match["above"]:
+        if match["more"] or match["above"] or match["after"]:
             low, said = math.nextafter(limit, math.inf), f"above {figure_text(limit)}"
-        elif match["fewer"] or match["below"]:
+        elif match["fewer"] or match["below"] or match["before"]:
             high, said = math.nextafter(limit, -math.inf), f"below {figure_text(limit)}"
         elif match["least"]:
             low, said = limit, f"at least {figure_text(limit)}"
@@ -241,7 +261,11 @@ def _read_limits(question: Question, text: str) -> str:
 
 
 def _within(low: float, high: float) -> Callable[[str], bool]:
-    return lambda cell: (number := cell_number(cell)) is not None and low <= number <= high
+    return lambda cell: (number := _number_or_year(cell)) is not None and low <= number <= high
+
+
+def _number_or_year(cell: str) -> float | None:
+    return cell_number(cell[:4] if re.match(r"\d{4}-\d\d", cell) else cell)
 
 
 def _equal(number: str) -> Callable[[str], bool]:
@@ -283,16 +307,29 @@ def _read_adjectives(question: Question, text: str) -> None:
             if not re.fullmatch(rf"(?:{roots}){_FORM}", word):
                 continue
             question.dimension = question.dimension or dimension
-            if re.search(r"er\Z", word) and _WHICH.search(question.text):
+            is_time = dimension.startswith("date") and not re.search(r"\d|\brows?\b", text)
+            if (re.search(r"er\Z", word) or is_time) and _WHICH.search(question.text):
                 question.direction = question.direction or direction
             if not question.direction and (_SUPERLATIVE.search(word) or has_most):
                 question.direction = direction
             break
     if re.search(r"\bleast\b|\bwenigsten\b", text, re.I):
         question.direction = -1
+    if _BOTH_ENDS.search(text):
+        question.statistic, question.direction = "range", 0
+    elif SORTED.search(text):
+        question.direction = 1 if re.search(r"\bdesc|\brank|\babsteigend", text, re.I) else -1
 
 
 _WHICH = re.compile(r"\b(?:which|who|welche\w*|wer)\b(?!.*\b(?:than|als)\b)", re.I | re.S)
+
+
+_BOTH_ENDS = re.compile(
+    r"\b(?:high|larg|bigg|max|long|old|heav|höch|größ)\w*\s+(?:and|und)\s+(?:the |der |die |dem )?"
+    r"(?:low|small|min|short|young|light|niedrig|klein)\w*",
+    re.IGNORECASE,
+)
+SORTED = re.compile(r"\b(?:sort\w*|order(?:ed)? by|rank\w*|sortier\w*)\b", re.I)
 
 
 def column_words(name: str) -> set[str]:
@@ -303,6 +340,9 @@ def column_words(name: str) -> set[str]:
 
 def column_of_word(table: Table, word: str) -> str | None:
     wanted = meaning(word.lower())
+    endings = [name for name in table.columns if name.lower().endswith(word.lower())]
+    if len(word) > 3 and endings:
+        return endings[0]
     for name in table.columns:
         if name.lower() == word.lower() or meanings(word) & column_words(name):
             return name
@@ -364,6 +404,10 @@ def column_of_dimension(table: Table, dimension: str) -> str | None:
         for name in table.columns:
             if wanted in column_words(name) and table.is_ordered(name):
                 return name
+    for name in table.columns:
+        # `start`, `founded`: a column of dates has another name.
+        if "date" in dimension and not table.is_numeric(name) and table.is_ordered(name):
+            return name
     return None
 
 

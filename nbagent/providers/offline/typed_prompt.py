@@ -56,6 +56,11 @@ class Table:
         filled = [cell for cell in self.cells(column) if cell]
         return bool(filled) and all(cell_number(cell) is not None for cell in filled)
 
+    def is_flag(self, column: str) -> bool:
+        """True if all filled cells of a column are yes or no."""
+        filled = {*self.cells(column)} - {""}
+        return bool(filled) and filled <= {"true", "false", "0", "1"}
+
     def is_ordered(self, column: str) -> bool:
         """True if a column has numbers or dates."""
         filled = [cell for cell in self.cells(column) if cell]

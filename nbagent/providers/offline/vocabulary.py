@@ -10,9 +10,9 @@ from collections.abc import Collection
 from functools import lru_cache
 
 _SYNONYMS = """\
-population people person inhabitant resident einwohner bevölkerung mensch bewohner leute live wohnen
+population pop people person inhabitant resident einwohner bevölkerung mensch bewohner leute live wohnen
 weather forecast wetter wettervorhersage
-temperature degree temperatur grad celsius
+temperature temp degree temperatur grad celsius
 rain precipitation rainfall regen niederschlag
 humidity luftfeuchtigkeit
 wind windgeschwindigkeit
@@ -32,10 +32,13 @@ speed velocity geschwindigkeit
 age alter
 distance entfernung distanz strecke far weit
 time clock uhr uhrzeit zeit
-date datum day tag
+date datum day tage
 month monat
 year jahr
-duration dauer
+duration dauer runtime
+hour hours stunde stunden
+minute minutes minuten
+second seconds sekunde sekunden
 add plus addiere addieren addition
 subtract minus subtrahiere subtrahieren
 multiply times product multipliziere multiplizieren mal produkt
@@ -62,7 +65,7 @@ income einkommen
 revenue sale sales selling sells turnover umsatz umsätze verkauf verkäufe sold
 profit gewinn
 product item produkt artikel
-quantity units menge stückzahl
+quantity qty units menge stückzahl
 stock inventory bestand lager
 score grade mark points note punkte
 student pupil schüler student
@@ -90,7 +93,7 @@ bill beak schnabel
 penguin pinguin
 animal tier
 search find suche suchen finde
-book_ reserve buche buchen reservieren reserviere
+book_ reserve reservation buche buchen reservieren reserviere
 delete remove lösche löschen entferne
 create new erstelle erstellen anlegen
 schedule plan plane planen termin appointment meeting
@@ -119,9 +122,9 @@ thursday donnerstag thu
 friday freitag fri
 saturday samstag sat
 sunday sonntag sun
-small klein kleine
+small klein kleine little tiny
 medium mittel_
-large groß große
+large groß große big
 km kilometer kilometre
 mi mile
 m meter metre
@@ -178,8 +181,8 @@ _GRAMMAR = word_set(
     " der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren"
     " sein hat haben hatte wird werden kann können soll was welche welcher welches welchem welchen"
     " wer wem wie wo wann warum wieviel wieviele ich du er sie es wir ihr mir mich dir uns mein"
-    " meine dein von vom im in am an auf aus bei beim mit nach zu zum zur für über unter zwischen um als"
-    " denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen alle jede"
+    " meine dein von vom im in am an auf aus bei beim mit nach zu zum zur für über unter zwischen"
+    " um als denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen alle jede"
     " jeder jedes je pro gib zeig zeige sag sage nenne berechne bestimme hallo danke gibt da dass"
     " ob doch given value values table frame dataframe data df dieser diese dieses diesem tabelle"
     " daten werte wert list liste"
@@ -213,7 +216,9 @@ def _meanings() -> dict[str, str]:
     for by_stem in (False, True):
         for first, *others in lines:
             for word in (first, *others):
-                first_words.setdefault(stem(word) if by_stem else word, first)
+                # The stem of the German `Tage` is an English word.
+                if not (by_stem and stem(word) == "tag"):
+                    first_words.setdefault(stem(word) if by_stem else word, first)
     return first_words
 
 
