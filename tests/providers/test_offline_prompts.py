@@ -244,7 +244,7 @@ FIRST_PROMPTS: list[Row] = [
     ("{{ df.describe() }} what is the mean flipper length?", NONE, "", "**199.3333**"),
     ("Which is larger? {{ people }}", NONE, "", "**Oslo**"),
     ("What is the largest number in {{ xs }}?", NONE, "", "**42**"),
-    ("What is the mean price? {{ big }}", NONE, "", "of the table's 100,000 rows are in the prompt"),
+    ("What is the mean price? {{ big }}", NONE, "", "of the table's 100,000 rows are in"),
     ("How many rows? {{ big }}", NONE, "", "**100,000** rows"),
     ("Plot the masses of {{ df }}", NONE, "", STAND_IN),
     # Neither.
@@ -253,6 +253,313 @@ FIRST_PROMPTS: list[Row] = [
     ("Double {{ n }}.", NONE, "", "**10**"),
     ("Say hello", NONE, "", "hello"),
     ("hi", NONE, "", STAND_IN),
+]  # fmt: skip
+
+
+WEATHER = pd.DataFrame(
+    {
+        "station": ["Tromsø", "Kiruna", "Vardø", "Alta"],
+        "temp_c": [-3.5, -12.0, -4.2, -7.7],
+        "rain_mm": [12.0, 0.0, 4.5, None],
+        "windy": [True, False, True, False],
+    }
+)
+STAFF = pd.DataFrame(
+    {
+        "name": ["Ana", "Ben", "Cleo", "Dan", "Eve"],
+        "department": ["IT", "Sales", "IT", "HR", "Sales"],
+        "salary": [5200, 4100, 6100, 3900, 4500],
+        "age": [31, 45, 29, 52, 38],
+        "start": pd.to_datetime(
+            ["2019-05-01", "2010-01-15", "2021-09-01", "2005-03-01", "2015-07-07"]
+        ),
+    }
+)
+MOVIES = pd.DataFrame(
+    {
+        "title": ["Alien", "Heat", "Up", "Jaws"],
+        "year": [1979, 1995, 2009, 1975],
+        "rating": [8.5, 8.3, 8.2, 8.1],
+        "minutes": [117, 170, 96, 124],
+        "genre": ["Horror", "Crime", "Family", "Horror"],
+    }
+)
+TITANIC = pd.DataFrame(
+    {
+        "sex": ["male", "female", "female", "male", "male"],
+        "pclass": [3, 1, 3, 1, 2],
+        "age": [22.0, 38.0, 26.0, None, 35.0],
+        "survived": [0, 1, 1, 0, 1],
+        "fare": [7.25, 71.3, 7.9, 51.9, 26.0],
+    }
+)
+STOCK = pd.DataFrame(
+    {
+        "Artikel": ["Schraube", "Mutter", "Nagel"],
+        "Menge": [120, 80, 300],
+        "Preis": [0.1, 0.05, 0.02],
+    }
+)
+ORDERS = pd.DataFrame(
+    {
+        "order_id": [1001, 1002, 1003],
+        "customer": ["Meyer", "Schulz", "Meyer"],
+        "total": [19.99, 250.0, 5.5],
+        "paid": [True, False, True],
+    }
+)
+SENSORS = pd.DataFrame(
+    {"id": ["A1", "A2", "B1"], "type": ["co2", "co2", "pm10"], "status": ["ok", "fail", "ok"]}
+).set_index("id")
+NAMES |= {
+    "weather": WEATHER,
+    "staff": STAFF,
+    "movies": MOVIES,
+    "titanic": TITANIC,
+    "stock": STOCK,
+    "orders": ORDERS,
+    "sensors": SENSORS,
+    "prices": {"apple": 1.2, "pear": 0.9, "plum": 2.5},
+    "temps": [21.5, 19.0, 23.2],
+    "teams": [{"team": "Reds", "points": 12}, {"team": "Blues", "points": 17}],
+}
+
+
+def stock_price(symbol: str) -> float:
+    "Current price of a stock."
+    return 101.5
+
+
+def book_table(restaurant: str, people: int, time: str) -> str:
+    "Book a table in a restaurant."
+    return "booked"
+
+
+def bmi(weight_kg: float, height_m: float) -> float:
+    "Body mass index."
+    return 22.5
+
+
+def count_words(text: str) -> int:
+    "Number of words in a text."
+    return len(text.split())
+
+
+def capital(country: str) -> str:
+    "Capital of a country."
+    return "Oslo"
+
+
+def distance(origin: str, destination: str) -> float:
+    "Distance between two places in kilometres."
+    return 305.0
+
+
+def create_event(title: str, date: datetime.date, attendees: list[str] | None = None) -> str:
+    "Create an event in the calendar."
+    return "created"
+
+
+def sql(query: str) -> list[dict[str, int]]:
+    "Run an SQL query."
+    return [{"n": 1}]
+
+
+def factorial(n: int) -> int:
+    "Factorial of a number."
+    return 120
+
+
+def days_between(start: datetime.date, end: datetime.date) -> int:
+    "Days between two dates."
+    return (end - start).days
+
+
+def paint(color: Literal["red", "green"], size: Literal["small", "large"] = "small") -> str:
+    "Paint a picture in a color."
+    return "painted"
+
+
+def tag_photo(path: str, tags: list[str]) -> str:
+    "Add tags to a photo."
+    return "tagged"
+
+
+def tip(bill: float, percent: float = 15) -> float:
+    "Tip for a bill."
+    return 12.0
+
+
+def power(base: float, exponent: float) -> float:
+    "Power of a number."
+    return base**exponent
+
+
+def station_temperature(station: str) -> float:
+    "Temperature at a weather station."
+    return {"Tromsø": -3.5, "Kiruna": -12.0}.get(station, 0.0)
+
+
+def to_fahrenheit(celsius: float) -> float:
+    "Convert degrees Celsius to Fahrenheit."
+    return celsius * 1.8 + 32
+
+
+def lookup_user(user_id: int) -> dict[str, Any]:
+    "Look up a user."
+    return {"name": "Mia", "age": 30}
+
+
+def set_timer(minutes: int) -> str:
+    "Set a timer."
+    return "set"
+
+
+def get_time(timezone: str = "UTC") -> str:
+    "Current time."
+    return "12:00"
+
+
+def gdp_of(country: str, year: int = 2023) -> float:
+    "Gross domestic product of a country in billion dollars."
+    return {"Chile": 301.0, "Peru": 242.0}.get(country, 0.0)
+
+
+def life_expectancy(country: str) -> float:
+    "Life expectancy in a country in years."
+    return 78.9
+
+
+def create_user(name: str, email: str, admin: bool = False) -> str:
+    "Create a user account."
+    return "created"
+
+
+def buy(item: str, quantity: int = 1) -> str:
+    "Buy an item."
+    return "bought"
+
+
+def histogram(values: list[float], bins: int = 10) -> list[int]:
+    "Histogram of numbers."
+    return [1, 2]
+
+
+def route(stops: list[str]) -> float:
+    "Length of a route through several places."
+    return 12.0
+
+
+def rectangle_area(width: float, height: float) -> float:
+    "Area of a rectangle."
+    return width * height
+
+
+def price_in(amount: float, currency: Literal["EUR", "USD", "GBP"]) -> float:
+    "Amount in another currency."
+    return 9.9
+
+
+OFFICE = (
+    *(stock_price, book_table, bmi, count_words, capital, distance, create_event, sql, factorial),
+    *(days_between, paint, tag_photo, tip, power),
+)
+HOME = (
+    *(to_fahrenheit, lookup_user, set_timer, get_time, gdp_of, life_expectancy, create_user),
+    *(buy, histogram, route, rectangle_area, price_in),
+)
+# Prompts of the same kinds with other words, frames and tools.
+OTHER_PROMPTS: list[Row] = [
+    ("price of AAPL and MSFT stock", OFFICE,
+     'stock_price(symbol="AAPL"); stock_price(symbol="MSFT")', "101.5"),
+    ("what does Apple stock cost?", OFFICE, 'stock_price(symbol="Apple")', "101.5"),
+    ("Book a table for 4 people at Luigi at 19:30", OFFICE,
+     'book_table(restaurant="Luigi", people=4, time="19:30")', "booked"),
+    ("Reserviere einen Tisch für 2 Personen im Adler um 18:00", OFFICE,
+     'book_table(restaurant="Adler", people=2, time="18:00")', "booked"),
+    ("What's my BMI? I weigh 82.5 kg and am 1.80 m tall", OFFICE,
+     "bmi(weight_kg=82.5, height_m=1.8)", "22.5"),
+    ("How many words are in 'the quick brown fox'?", OFFICE,
+     'count_words(text="the quick brown fox")', "**4**"),
+    ("capital of norway?", OFFICE, 'capital(country="norway")', "Oslo"),
+    ("Was ist die Hauptstadt von Frankreich?", OFFICE, 'capital(country="Frankreich")', "Oslo"),
+    ("How far is Bergen from Oslo?", OFFICE,
+     'distance(origin="Oslo", destination="Bergen")', "305"),
+    ("distnace between Rome and Paris", OFFICE,
+     'distance(origin="Rome", destination="Paris")', "305"),
+    ("Create an event 'Team lunch' on 2025-06-12 with Anna and Bob", OFFICE,
+     'create_event(title="Team lunch", date="2025-06-12", attendees=["Anna","Bob"])', "created"),
+    ("Run the query `select count(*) from t`", OFFICE,
+     'sql(query="select count(*) from t")', "| 1 |"),
+    ("factorial of five", OFFICE, "factorial(n=5)", "120"),
+    ("How many days are between 2024-01-01 and 2024-03-01?", OFFICE,
+     'days_between(start="2024-01-01", end="2024-03-01")', "60"),
+    ("Wie viele Tage liegen zwischen dem 01.02.2024 und dem 15.02.2024?", OFFICE,
+     'days_between(start="2024-02-01", end="2024-02-15")', "14"),
+    ("Paint a big green picture", OFFICE, 'paint(color="green", size="large")', "painted"),
+    ("Male ein rotes Bild", OFFICE, 'paint(color="red")', "painted"),
+    ("Tag photos/cat.jpg with cute, cat and home", OFFICE,
+     'tag_photo(path="photos/cat.jpg", tags=["cute","cat","home"])', "tagged"),
+    ("tip on a bill of $48.50", OFFICE, "tip(bill=48.5)", "12"),
+    ("Tip of 20% on 60 euros", OFFICE, "tip(bill=60, percent=20)", "12"),
+    ("2 to the power of 10", OFFICE, "power(base=2, exponent=10)", "1,024"),
+    ("What is 25 celsius in fahrenheit?", HOME, "to_fahrenheit(celsius=25)", "77"),
+    ("Wieviel Fahrenheit sind 20 Grad Celsius?", HOME, "to_fahrenheit(celsius=20)", "68"),
+    ("Who is user 12?", HOME, "lookup_user(user_id=12)", "Mia"),
+    ("Set a timer for 10 minutes", HOME, "set_timer(minutes=10)", "set"),
+    ("Stelle einen Timer auf 5 Minuten", HOME, "set_timer(minutes=5)", "set"),
+    ("What is the time in Europe/Berlin?", HOME, 'get_time(timezone="Europe/Berlin")', "12:00"),
+    ("What time is it?", HOME, "get_time()", "12:00"),
+    ("GDP of Chile in 2020", HOME, 'gdp_of(country="Chile", year=2020)', "301"),
+    ("What are the GDP and the life expectancy of Peru?", HOME,
+     'life_expectancy(country="Peru"); gdp_of(country="Peru")', "242"),
+    ("lfie expectancy in Chile", HOME, 'life_expectancy(country="Chile")', "78.9"),
+    ("Is the GDP of Peru higher than that of Chile?", HOME,
+     'gdp_of(country="Peru"); gdp_of(country="Chile")', "No: **Chile** is higher"),
+    ("Create a user named Mia with the email mia@example.org, admin", HOME,
+     'create_user(name="Mia", email="mia@example.org", admin=true)', "created"),
+    ("Buy 3 apples", HOME, 'buy(item="apples", quantity=3)', "bought"),
+    ("histogram of {{ temps }} with 5 bins", HOME,
+     "histogram(values=[21.5,19.0,23.2], bins=5)", "1, 2"),
+    ("Length of the route through Oslo, Hamar and Trondheim", HOME,
+     'route(stops=["Oslo","Hamar","Trondheim"])', "12"),
+    ("area of a rectangle 3 x 4", HOME, "rectangle_area(width=3, height=4)", "12"),
+    ("What's 15 GBP in USD?", HOME, 'price_in(amount=15, currency="USD")', "9.9"),
+    ("Tell me a joke", HOME, "", STAND_IN),
+    ("What is the temperature in Kiruna? {{ weather }}", (station_temperature,),
+     'station_temperature(station="Kiruna")', "-12"),
+    ("Which station is the coldest? {{ weather }}", NONE, "", "**Kiruna**"),
+    ("How cold is it in Alta? {{ weather }}", NONE, "", "**-7.7**"),
+    ("which stations are windy {{ weather }}", NONE, "", "| Vardø |"),
+    ("stations with more than 5 mm rain {{ weather }}", NONE, "", "| Tromsø |"),
+    ("Who earns the most? {{ staff }}", NONE, "", "**Cleo**"),
+    ("Who is the youngest in IT? {{ staff }}", NONE, "", "**Cleo** has the smallest `age`"),
+    ("Durchschnittsgehalt der IT? {{ staff }}", NONE, "", "**5650** (2 rows)"),
+    ("What is Ben's salary? {{ staff }}", NONE, "", "**4100**"),
+    ("employees older than 40 {{ staff }}", NONE, "", "**2** of 5 rows"),
+    ("who started last? {{ staff }}", NONE, "", "**Cleo**"),
+    ("difference between the highest and lowest salary {{ staff }}", NONE, "", "**2200**"),
+    ("total salary of HR and IT {{ staff }}", NONE, "", "Together: **15,200**"),
+    ("Which movie is the longest? {{ movies }}", NONE, "", "**Heat**"),
+    ("movies before 1990 {{ movies }}", NONE, "", "**2** of 4 rows"),
+    ("oldest movie? {{ movies }}", NONE, "", "**Jaws**"),
+    ("sort by rating {{ movies }}", NONE, "", "the smallest first"),
+    ("survival rate of women {{ titanic }}", NONE, "", "**100.0%**"),
+    ("average age of men {{ titanic }}", NONE, "", "**28.5** (2 rows, 1 empty left out)"),
+    ("mean fare per class {{ titanic }}", NONE, "", "| 1 | 61.6 |"),
+    ("Which fruit is the cheapest? {{ prices }}", NONE, "", "**pear**"),
+    ("How many points do the Blues have? {{ teams }}", NONE, "", "**17**"),
+    ("which sensors failed? {{ sensors }}", NONE, "", "| A2 |"),
+    ("how many sensors are ok {{ sensors }}", NONE, "", "**2** of 3 rows"),
+    ("Was kostet eine Schraube? {{ stock }}", NONE, "", "**0.1**"),
+    ("Gesamtmenge? {{ stock }}", NONE, "", "**500**"),
+    ("Zeige alle Artikel mit Menge über 100 {{ stock }}", NONE, "", "Schraube, Nagel"),
+    ("which orders are unpaid? {{ orders }}", NONE, "", "**1002**"),
+    ("How many orders does each customer have? {{ orders }}", NONE, "", "| Meyer | 2 |"),
+    ("largest order {{ orders }}", NONE, "", "**Schulz**"),
+    ("first 2 rows {{ orders }}", NONE, "", "| 1002 |"),
+    ("What is the square root of 144?", NONE, "", "**12**"),
+    ("Wie viel ist 100 geteilt durch 4?", NONE, "", "**25**"),
 ]  # fmt: skip
 
 
@@ -278,17 +585,13 @@ def calls_of(run: nbagent.Run) -> str:
     )
 
 
-@pytest.mark.parametrize("row", FIRST_PROMPTS, ids=lambda row: row[0])
+@pytest.mark.parametrize("row", [*FIRST_PROMPTS, *OTHER_PROMPTS], ids=lambda row: row[0])
 def test_first_prompts_make_sensible_calls_and_answers(row: Row) -> None:
     prompt, tools, expected_calls, part = row
     run = cell(prompt, tools).raise_for_error()
     assert calls_of(run) == expected_calls
     assert part in run.text
     assert "float64" not in run.text, "a dtype is no value"
-
-
-def test_there_are_at_least_sixty_first_prompts() -> None:
-    assert len(FIRST_PROMPTS) >= 60
 
 
 # prompts of one conversation (`%%agent --continue`), each with its calls and a part of the answer
@@ -376,7 +679,7 @@ def test_call_that_is_stopped_each_time_is_told_and_not_repeated_for_ever() -> N
 
 ANSWERS: dict[str, tuple[Any, str]] = {
     "allowed": (True, "**Oslo**: **717,710**"),
-    "edited": ({"city": "Rome"}, 'You changed `population(city="Oslo")` to `population(city="Rome")`.'),
+    "edited": ({"city": "Rome"}, 'You changed `population(city="Oslo")` to `population(city="Rome'),
     "denied": (False, 'I was not allowed to call `population(city="Oslo")`'),
     "denied with a reason": ("not today", "not today"),
 }  # fmt: skip
@@ -421,8 +724,8 @@ HOSTILE: dict[str, tuple[str, Any]] = {
     "dates": ("{{ x }}", "2024-01-01 " * 20_000),
     "an empty frame": ("mean of a {{ x }}", pd.DataFrame({"a": []})),
     "a frame without columns": ("mean of a {{ x }}", pd.DataFrame(index=range(3))),
-    "odd names of columns": ("mean of float64 {{ x }}",
-                             pd.DataFrame({"float64": ["a"], "": [1], "a|b": ["{"], "None": [None]})),
+    "odd names": ("mean of float64 {{ x }}",
+                  pd.DataFrame({"float64": ["a"], "": [1], "a|b": ["{"], "None": [None]})),
     "only missing numbers": ("max of a {{ x }}", pd.DataFrame({"a": [float("nan"), float("inf")]})),
 }  # fmt: skip
 

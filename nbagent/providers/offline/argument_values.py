@@ -263,6 +263,11 @@ def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling
             hits, key=lambda hit: (-_direction(parameter, filling.text, hit[1]), hit[1])
         )
         hits = ranked[:1]
+    elif len(hits) > 1 and not parameter.is_list:
+        # `20 dollars in euros`: the unit of the number is not the one that is asked for.
+        targets = [hit for hit in hits if re.search(_TO[0], filling.text[: hit[1]], re.I)]
+        sources = [hit for hit in hits if re.search(r"\d\s*\Z", filling.text[: hit[1]])]
+        hits = targets[:1] if targets and sources else hits
     filling.take(parameter, hits)
 
 
@@ -320,7 +325,9 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
     elif rivals:
         chosen = [best]
     elif parameter.is_list:
-        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        alike = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        longest = max((_run_around(value, filling) for value in alike), key=len)
+        chosen = longest if len(longest) > 1 else alike
     else:
         chosen = run
     hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
@@ -393,7 +400,10 @@ def _nearness(parameter: Parameter, value: Value, text: str) -> float:
     """Score from 0 to 1 for a word of the argument's name near the value."""
     if text[value.end :].lstrip()[:1] == "%":
         return float(bool(_SHARES & {*words_in(parameter.name), *meanings(parameter.name)}))
-    if "top" in meanings(parameter.name) and parameter.is_number:
+    own_meanings = meanings(parameter.name)
+    if "year" in own_meanings and re.fullmatch(r"(?:1[89]|20)\d\d", value.text):
+        return 1.0
+    if own_meanings & {"top", "quantity", "count"} and parameter.is_number:
         # `5 papers`, `the 3 largest`; but not `5 km`.
         noun = re.match(r"\s+([^\W\d_]{4,})", text[value.end :])
         if noun and not is_grammar(noun[1]):
@@ -473,9 +483,11 @@ def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int,
         if not verbs:
             return []
         start = verbs[0].end()
-    ends = [begin for begin, _ in filling.taken if begin > start]
-    end = min([*ends, len(text)])
-    part = _TAIL.sub("", _LEAD.sub("", text[start:end]))
+    taken = sorted(span for span in filling.taken if span[0] >= start)
+    edges = [start, *(edge for span in taken for edge in span), len(text)]
+    parts = [text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True)]
+    stripped = [_TAIL.sub("", _LEAD.sub("", part)) for part in parts]
+    part, ends = next((part for part in stripped if part), ""), bool(taken)
     words = part.split()
     while words and (ends or filling.taken) and meaning(words[-1].strip(",")) in filling.names:
         words.pop()

@@ -243,12 +243,14 @@ def choices_in(text: str, choices: Sequence[Any]) -> list[tuple[Any, int, int]]:
         for choice in choices
         if is_known(str(choice)) and not is_grammar(str(choice))
     }
+    by_stem = {stem(str(choice)): choice for choice in choices if len(str(choice)) > 3}
     singles = [choice for choice in choices if str(choice).isalpha() and len(str(choice)) >= 5]
     for match in re.finditer(r"[^\W\d_]+|[€$£°]\w?", text):
         word = match[0]
         if is_grammar(word) or any(s < match.end() and match.start() < e for _, s, e in hits):
             continue
         choice = by_meaning.get(meaning(word)) if is_known(word) or word[0] in "€$£" else None
+        choice = by_stem.get(stem(word)) if choice is None and len(word) > 4 else choice
         if choice is None and len(word) >= 5 and not is_known(word):
             choice = next(
                 (one for one in singles if is_misspelt(word.lower(), str(one).lower())), None

@@ -120,6 +120,7 @@ def _answer(question: Question) -> str:
         return about_table
     table = question.table
     is_general = _is_counting(question.text) or question.own & {"describe", "missing"}
+    is_general = is_general or re.search(r"\b(?:first|last|head|tail)\b", question.text, re.I)
     if not (question.strength or question.statistic or question.direction or is_general):
         return "" if not _SUMMARY.search(question.text) else _summary_answer(question)
     if not table.is_whole:
@@ -130,6 +131,7 @@ def _answer(question: Question) -> str:
             f" {{{{ df[{column!r}].mean() }}}}, put in a smaller table, or name a tool."
         )
     for answer in (
+        _head_answer,
         _summary_answer,
         _missing_answer,
         _share_answer,
@@ -162,12 +164,30 @@ def _structure_answer(question: Question) -> str:
     ):
         return f"The table has {_count(len(table.columns), 'column')}: {names}."
     is_plain = not (question.strength or question.statistic or question.direction)
+    is_plain = is_plain and not re.search(r"\b(?:first|head|last|tail|erste|letzte)", text, re.I)
     if is_plain and re.search(
-        r"\b(?:rows|records|entries|lines|zeilen|shape|einträge)\b", text, re.I
+        r"\b(?:rows|records|entries|lines|zeilen|shape|einträge|size|how (?:big|large)|wie groß)\b",
+        text,
+        re.I,
     ):
         n_columns = _count(len(table.columns), "column")
         return f"The table has **{table.n_rows:,}** rows and {n_columns}."
     return ""
+
+
+def _head_answer(question: Question) -> str:
+    """Show the first or the last rows."""
+    match = re.search(
+        r"\b(first|head|last|tail|erste\w*|letzte\w*)\b\s*(\d{0,3})\s*(?:rows?|lines|entries|zeilen?)?",
+        question.text,
+        re.IGNORECASE,
+    )
+    if not match or question.strength or not re.search(r"row|line|head|tail|zeile", question.text):
+        return ""
+    n_rows = int(match[2] or 5)
+    is_last = match[1].lower().startswith(("la", "ta", "le"))
+    rows = question.table.rows[-n_rows:] if is_last else question.table.rows[:n_rows]
+    return f"The {'last' if is_last else 'first'} rows:\n\n{_rows_text(question.table, rows)}"
 
 
 def _summary_answer(question: Question) -> str:
@@ -253,7 +273,7 @@ def _grouped_answer(question: Question) -> str:
     for row in question.rows:
         groups.setdefault(row[position], []).append(row)
     groups.pop("", None)
-    if not targets or (_is_counting(question.text) and not question.columns):
+    if not targets or (_is_counting(question.text) and not _figure_columns(question)):
         figures: dict[str, float] = {cell: len(rows) for cell, rows in groups.items()}
         said = "number of rows"
     else:
@@ -335,11 +355,16 @@ def _asked_label(question: Question) -> str:
 def _targets(question: Question) -> list[str]:
     """Return the numeric columns that are meant."""
     table = question.table
-    numeric = [name for name in question.columns if table.is_numeric(name)]
-    if numeric:
+    if numeric := _figure_columns(question):
         return numeric
     usual = column_of_dimension(table, question.dimension) or only_numeric(table)
     return [usual] if usual else []
+
+
+def _figure_columns(question: Question) -> list[str]:
+    """Return the numeric columns that the words name, without those that number the rows."""
+    table = question.table
+    return [name for name in question.columns if table.is_numeric(name) and not table.is_id(name)]
 
 
 def _distinct_answer(question: Question) -> str:
@@ -376,7 +401,8 @@ def _distinct_answer(question: Question) -> str:
 
 def _count_answer(question: Question) -> str:
     """Count rows, unless the words ask for a number that is in the table (`how many people`)."""
-    if not _is_counting(question.text) or question.statistic:
+    asks_any = re.search(r"\b(?:is|are|there) any\b|\bany\b.*\?|\bgibt es\b", question.text, re.I)
+    if not (_is_counting(question.text) or asks_any) or question.statistic:
         return ""
     table = question.table
     rows = question.rows
@@ -426,7 +452,7 @@ def _largest_answer(question: Question) -> str:
 def _ordered_rows(question: Question) -> tuple[str, list[list[str]]] | None:
     """Return the column that is meant and the rows ordered by it; None without one."""
     table = question.table
-    named = [name for name in question.columns if table.is_ordered(name)]
+    named = [n for n in question.columns if table.is_ordered(n) and not table.is_id(n)]
     usual = column_of_dimension(table, question.dimension)
     direction = question.direction
     if question.dimension == "age" and not usual:

@@ -176,6 +176,10 @@ def read_question(text: str, table: Table) -> Question:
 def _read_flags(question: Question) -> None:
     """Take `which stations are windy` as a condition on the column of yes and no."""
     table = question.table
+    for name in [name for name in table.columns if table.is_flag(name)]:
+        if re.search(rf"\b(?:un|non-?|not |nicht ){re.escape(name)}\b", question.text, re.I):
+            question.columns = [other for other in question.columns if other != name]
+            question.filters.append(_Filter(name, "false", ("false", "0").__contains__))
     if not _WHICH.search(question.text) or question.statistic:
         return
     for name in [name for name in question.columns if table.is_flag(name)]:
@@ -191,7 +195,7 @@ def _is_sort_key(table: Table, column: str, text: str) -> bool:
         return False
     return bool(
         re.search(r"\b(?:top|sort\w*|order\w*|rank\w*|\w{3,}est|\w+ste[nr]?)\b", text, re.I)
-    ) or (len({*table.cells(column)}) > len(table.rows) / 2)
+    ) or (len({*table.cells(column)}) == len(table.rows))
 
 
 def _read_named_cells(question: Question, text: str) -> str:
@@ -413,7 +417,7 @@ def column_of_dimension(table: Table, dimension: str) -> str | None:
 
 def only_numeric(table: Table) -> str | None:
     numeric = [name for name in table.columns if table.is_numeric(name)]
-    plain = [name for name in numeric if not {"year", "index", "id"} & column_words(name)]
+    plain = [n for n in numeric if "year" not in column_words(n) and not table.is_id(n)]
     return plain[0] if len(plain) == 1 else numeric[0] if len(numeric) == 1 else None
 
 

@@ -166,7 +166,8 @@ class _Candidate:
 def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
     """Choose the tool whose words the prompt uses most, and others that it names as well."""
     text, values = _typed_values(talk.prompt, tools.values())
-    candidates = [_candidate(tool, text) for tool in tools.values()]
+    known = {word for tool in tools.values() for word in words_in(tool.name + tool.description)}
+    candidates = [_candidate(tool, text, known) for tool in tools.values()]
     for one in candidates:
         defaults = _earlier_arguments(talk)
         one.sets, one.missing = fill(
@@ -206,12 +207,16 @@ def _typed_values(prompt: TypedPrompt, tools: Iterable[ToolSpec]) -> tuple[str, 
     return text, [value for value in values if value.text not in columns | set(names)]
 
 
-def _candidate(tool: ToolSpec, text: str) -> _Candidate:
+def _candidate(tool: ToolSpec, text: str, known: set[str]) -> _Candidate:
     plain = without_quotes(text)
     own, properties = meanings(plain), property_schemas(tool.parameters)
     name = meanings(tool.name)
     about = meanings(" ".join([tool.description, *properties])) - name
-    misspelt = [word for word in words_in(plain) if len(word) > 4 and not is_known(word)]
+    misspelt = [
+        word
+        for word in words_in(plain)
+        if len(word) > 4 and not is_known(word) and word not in known
+    ]
     one = _Candidate(tool, name & own, (name | about) & own)
     for word in misspelt:
         if not {word} & one.matched:

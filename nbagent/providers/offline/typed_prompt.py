@@ -56,6 +56,10 @@ class Table:
         filled = [cell for cell in self.cells(column) if cell]
         return bool(filled) and all(cell_number(cell) is not None for cell in filled)
 
+    def is_id(self, column: str) -> bool:
+        """True if a column only numbers the rows: nobody adds or compares its cells."""
+        return bool(re.search(r"(?i)(?:\A|[^a-z])(?:id|nr|no|index|zip|code)\Z", column))
+
     def is_flag(self, column: str) -> bool:
         """True if all filled cells of a column are yes or no."""
         filled = {*self.cells(column)} - {""}

@@ -10,7 +10,7 @@ from collections.abc import Collection
 from functools import lru_cache
 
 _SYNONYMS = """\
-population pop people person inhabitant resident einwohner bevölkerung mensch bewohner leute live wohnen
+population pop people person inhabitant resident einwohner bevölkerung mensch leute live leben
 weather forecast wetter wettervorhersage
 temperature temp degree temperatur grad celsius
 rain precipitation rainfall regen niederschlag
@@ -175,15 +175,16 @@ _GRAMMAR = word_set(
     " shall should can could may might must what which who whom whose how where when why i you he"
     " she we they me us him them it there here than then as if so not no yes please pls just only"
     " also too very much many more most less least few some any all both each every per into onto"
-    " about between over under out up down off again now ok okay hi hello hey thanks thank dear"
+    " about between over under out up down off again now hi hello hey thanks thank dear"
     " get give show tell compute calculate determine return returns know want need let use using"
     " make look say see like one ones s t re m ll d vs versus lot compare compared"
     " der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren"
     " sein hat haben hatte wird werden kann können soll was welche welcher welches welchem welchen"
     " wer wem wie wo wann warum wieviel wieviele ich du er sie es wir ihr mir mich dir uns mein"
     " meine dein von vom im in am an auf aus bei beim mit nach zu zum zur für über unter zwischen"
-    " um als denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen alle jede"
-    " jeder jedes je pro gib zeig zeige sag sage nenne berechne bestimme hallo danke gibt da dass"
+    " um als denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen"
+    " alle jede jeder jedes je pro gib zeig zeige sag sage nenne berechne bestimme hallo danke gibt"
+    " da dass"
     " ob doch given value values table frame dataframe data df dieser diese dieses diesem tabelle"
     " daten werte wert list liste"
 )
