@@ -1,8 +1,9 @@
 """`nbagent.offline` and the provider of this name: models without network, key or server.
 
 `script([...])` is a model with fixed answers, for tests and demos; `offline:demo` follows visible
-rules (`demo`; in a workflow those of `workflow_walk`), `offline:walk` only those of workflows. Owns the steps of a script and their order, and turns
-a recorded run into a script or the source of a test. `stream` plays a step.
+rules (`demo`), in a workflow those of `workflow_walk`, as `offline:walk` does. Owns the steps of a
+script and their order, and turns a recorded run into a script or the source of a test. `stream`
+plays a step.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ __all__ = [
 DEMO = "demo"
 WALK = "walk"
 _NO_WORKFLOW = (
-    "I am `offline:walk`, a rule-based stand-in that follows the steps of a workflow, and this is no"
-    " workflow. Start one with `%%agent --workflow PACKAGE --model offline:walk`, or choose"
+    "I am `offline:walk`, a rule-based stand-in that follows the steps of a workflow, and this is"
+    " no workflow. Start one with `%%agent --workflow PACKAGE --model offline:walk`, or choose"
     " `offline:demo` or a language model for a prompt."
 )
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
@@ -219,7 +220,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
     """
     if name is not None and not re.fullmatch(r"(?!(?:demo|walk)$)[^\s:]+", name):
         raise UsageError(
-            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo' or 'walk'."
+            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'"
+            " or 'walk'."
         )
     for position, entry in enumerate(cast("Sequence[object]", steps), 1):
         if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
