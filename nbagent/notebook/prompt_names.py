@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from nbagent.contracts.nearest import name_error_with_hint
 from nbagent.contracts.secrets import redact_truncated, register_named_secrets
 from nbagent.files.mounts import PROJECT, parse_mount
 from nbagent.settings.sources import current_settings, project_folder
@@ -36,10 +37,14 @@ def evaluate(shell: Any, expression: str, *, in_cell: bool = True) -> object:
         in_cell: False between two cells, as in the panel: no cell runs now.
     """
     code = compile(expression, "<prompt>", "eval")
-    if own := own_names(shell, expression, in_cell=in_cell):
-        # As globals: lambdas and comprehensions inside `eval` do not see its locals.
-        return eval(code, {**shell.user_global_ns, **own})
-    return eval(code, shell.user_global_ns, shell.user_ns)
+    own = own_names(shell, expression, in_cell=in_cell)
+    try:
+        if own:
+            # As globals: lambdas and comprehensions inside `eval` do not see its locals.
+            return eval(code, {**shell.user_global_ns, **own})
+        return eval(code, shell.user_global_ns, shell.user_ns)
+    except NameError as error:
+        raise name_error_with_hint(error, shell.user_ns) from error
 
 
 def own_names(shell: Any, text: str, *, in_cell: bool = True) -> dict[str, object]:
