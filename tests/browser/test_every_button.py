@@ -220,3 +220,27 @@ def test_every_button_is_clicked_and_does_what_it_says(open_notebook: OpenNotebo
     assert wanted - clicked - set(ELSEWHERE) == set()
     assert clicked - wanted == set(), "no button is missing from the list"
     assert notebook.console == []
+
+
+@pytest.mark.proof
+def test_a_docked_output_shows_the_run_stops_it_and_has_working_buttons(
+    open_notebook: OpenNotebook,
+) -> None:
+    notebook = open_notebook(CELLS[: STOPPED + 1], own_page=True)
+    notebook.run(0)
+    page, n = notebook.page, STOPPED
+    notebook.start(n)
+    notebook.output(n).locator(".nba-card.nba-busy").wait_for()
+    page.evaluate("n => { nbt.current().content.activeCellIndex = n; }", n)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:create-output-view')")
+    docked = page.locator(".jp-LinkedOutputView .nba-run")
+    expect(docked.locator(".nba-card.nba-busy")).to_have_count(1)
+    expect(docked.locator(".nba-phase")).to_have_text("Running")
+    docked.locator("[data-do=stop]").click()
+    notebook.wait(n)
+    for root in (docked, notebook.output(n)):
+        expect(root.locator(".nba-phase")).to_have_text("Stopped")
+        expect(root.locator("[data-do=stop]")).to_have_count(0)
+    docked.locator("[data-do=cell]:visible").click()
+    expect(docked.locator(".nba-said")).to_have_text("Copied: paste it into a cell")
+    assert notebook.console == []
