@@ -518,9 +518,8 @@ def test_a_notebook_is_found_by_the_end_of_its_path(
         write(store, plain_run(1, run_id=letter * 16, notebook=file))
     rows = read(store, "runs", notebook=notebook)
     assert rows["run_id"].tolist() == [letter * 16 for letter in found]
-    assert dataframes.find_runs(store, {"notebook": notebook}, sort="started", limit=9) == [
-        letter * 16 for letter in found[::-1]
-    ]
+    ids = dataframes.find_runs(store, {"notebook": notebook}, sort="id", limit=9)
+    assert ids == [letter * 16 for letter in found[::-1]]
 
 
 def test_a_misspelt_notebook_is_one_line_with_the_right_one(store: Store) -> None:

@@ -463,11 +463,13 @@ def test_two_pieces_of_code_that_wait_do_not_take_each_others_output(
     assert sys.stdout is before
 
 
-def test_code_that_waits_runs_on_one_loop_after_the_other(notebook: Notebook) -> None:
-    async def two_at_a_time() -> list[Any]:
-        code = "import asyncio\nawait asyncio.sleep(0)\nprint({0})"
-        calls = [notebook.acall("nb.run", {"code": code.format(n)}) for n in (1, 2)]
-        return [outcome.result.data["stdout"] for outcome in await asyncio.gather(*calls)]
+def test_code_that_waits_runs_on_one_loop_after_the_other() -> None:
+    run_code: Any = runs_code({})
+
+    async def two_at_a_time() -> list[str]:
+        codes = (f"import asyncio\nawait asyncio.sleep(0)\nprint({n})" for n in (1, 2))
+        outcomes = await asyncio.gather(*(run_code(code, keep_bytes=100) for code in codes))
+        return [outcome.stdout for outcome in outcomes]
 
     # Two at a time: a lock belongs to a loop from its first wait on.
     for _ in range(2):
