@@ -251,6 +251,13 @@ def _choices(parameter: Parameter, tables: Sequence[Table]) -> list[Any]:
     return [cell for cell in dict.fromkeys(cells) if cell and number_of(cell) is None][:300]
 
 
+def _cells_of_other_columns(parameter: Parameter, tables: Sequence[Table]) -> set[str]:
+    """Return cells that are no values of an argument that is named like another column."""
+    own = set[Any]() if parameter.choices else {*_choices(parameter, tables)}
+    cells = {cell for table in tables for row in table.rows[:300] for cell in row}
+    return cells - own if own else set()
+
+
 def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling: _Filling) -> None:
     hits = [
         hit for hit in choices_in(filling.text, choices) if not filling.is_taken(hit[1], hit[2])
@@ -300,7 +307,11 @@ def _fill_object(parameter: Parameter, filling: _Filling) -> None:
 
 
 def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling) -> None:
-    suits = {value: _suitability(parameter, value, filling.text) for value in filling.left}
+    others = _cells_of_other_columns(parameter, filling.tables)
+    suits = {
+        value: 0 if value.text in others else _suitability(parameter, value, filling.text)
+        for value in filling.left
+    }
     best = max(filling.left, key=lambda value: suits[value], default=None)
     required = [one for one in parameters if one.is_required]
     lowest = 2 if required and not parameter.is_required else 1
@@ -507,7 +518,7 @@ def _small_names(filling: _Filling, skipped: set[str]) -> list[tuple[str, int, i
     hits: list[tuple[str, int, int]] = []
     for match in _SMALL_NAME.finditer(filling.text):
         end = match.end()
-        while word := re.compile(r"\s?([^\W\d_]{2,})(?![\w.])").match(filling.text, end):
+        while word := re.compile(r"\s?([^\W\d_]{2,})(?!\w|\.\w)").match(filling.text, end):
             if is_grammar(word[1]) or is_known(word[1]) or meaning(word[1]) in skipped:
                 break
             end = word.end()

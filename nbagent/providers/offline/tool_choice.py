@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, load_json
@@ -27,7 +27,7 @@ from nbagent.providers.offline.prompt_values import (
     without_backticks,
     without_quotes,
 )
-from nbagent.providers.offline.typed_prompt import TypedPrompt
+from nbagent.providers.offline.typed_prompt import Table, TypedPrompt
 from nbagent.providers.offline.vocabulary import is_known, is_misspelt, meanings, words_in
 
 _NAME_WEIGHT = 3
@@ -89,6 +89,12 @@ class Conversation:
     asks_again: bool = False
     """The person only said `again`: earlier results are not used."""
 
+    @property
+    def tables(self) -> list[Table]:
+        """Tables of the last prompt that has some."""
+        with_tables = [one.tables for one in (*self.before, self.prompt) if one.tables]
+        return with_tables[-1] if with_tables else []
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -112,11 +118,30 @@ def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) 
     if written := _written_calls(prompt, tools):
         return Plan(written, "The prompt contains the call.")
     best = _best_tools(talk, tools, forced=forced)
+    if len({one.tool for one in best.planned}) > 1 and not forced:
+        best = _plan_of_parts(talk, tools) or best
     own = {one.tool for one in best.planned} - _SENTENCES.keys()
     is_named = any(meanings(name) & meanings(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
         return Plan(sentence_calls, "My rules know this sentence.")
     return best
+
+
+_PARTS = (r"(?<=[?!.])\s+", r",?\s+\b(?:and|und|then|dann|sowie)\b\s+")
+
+
+def _plan_of_parts(talk: Conversation, tools: dict[str, ToolSpec]) -> Plan | None:
+    """Plan each part of a prompt that names a tool and its values: `A of Oslo and B of Rome`."""
+    for pattern in _PARTS:
+        parts = [part for part in re.split(pattern, talk.prompt.text) if part.strip()]
+        alone = [
+            replace(talk, prompt=replace(talk.prompt, text=part), earlier=[]) for part in parts[:8]
+        ]
+        plans = [_best_tools(part, tools, forced=False) for part in alone]
+        if len(plans) > 1 and all(any(one.arguments for one in plan.planned) for plan in plans):
+            planned = [one for plan in plans for one in plan.planned]
+            return replace(plans[0], planned=planned, why=" ".join(plan.why for plan in plans))
+    return None
 
 
 def _written_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]:
@@ -165,13 +190,13 @@ class _Candidate:
 
 def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
     """Choose the tool whose words the prompt uses most, and others that it names as well."""
-    text, values = _typed_values(talk.prompt, tools.values())
+    text, values = _typed_values(talk, tools.values())
     known = {word for tool in tools.values() for word in words_in(tool.name + tool.description)}
     candidates = [_candidate(tool, text, known) for tool in tools.values()]
     for one in candidates:
         defaults = _earlier_arguments(talk)
         one.sets, one.missing = fill(
-            one.tool, text, values, talk.prompt.tables, forced=forced, defaults=defaults
+            one.tool, text, values, talk.tables, forced=forced, defaults=defaults
         )
     order = sorted(candidates, key=lambda one: (-one.score, not one.sets))
     chosen = _chosen(order, talk, text, values, forced=forced)
@@ -183,15 +208,15 @@ def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool)
     return Plan(planned, why, note, reuses=True)
 
 
-def _typed_values(prompt: TypedPrompt, tools: Iterable[ToolSpec]) -> tuple[str, list[Value]]:
+def _typed_values(talk: Conversation, tools: Iterable[ToolSpec]) -> tuple[str, list[Value]]:
     """Return the words of a person, and the values in them, without names of tools."""
-    text = spaced_units(prompt.text)
+    text, tables = spaced_units(talk.prompt.text), talk.tables
     names = [tool.name for tool in tools]
     tool_words = {own for name in names for own in meanings(name)}
-    columns = {name for table in prompt.tables for name in table.columns}
+    columns = {name for table in tables for name in table.columns}
     cells = [
         cell
-        for table in prompt.tables
+        for table in tables
         for name in table.columns
         if not table.is_numeric(name)
         for cell in dict.fromkeys(table.cells(name)[:300])
