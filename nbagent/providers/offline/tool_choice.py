@@ -92,7 +92,9 @@ class Conversation:
     @property
     def tables(self) -> list[Table]:
         """Tables of the last prompt that has some."""
-        with_tables = [one.tables for one in (*self.before, self.prompt) if one.tables]
+        with_tables = [
+            candidate.tables for candidate in (*self.before, self.prompt) if candidate.tables
+        ]
         return with_tables[-1] if with_tables else []
 
 
@@ -107,7 +109,11 @@ class Plan:
 
 def last_calls(earlier: Sequence[PlannedCall]) -> list[PlannedCall]:
     """Return the calls of the tool that was called last, each once."""
-    return list({one.key: one for one in earlier if one.tool == earlier[-1].tool}.values())
+    return list(
+        {
+            candidate.key: candidate for candidate in earlier if candidate.tool == earlier[-1].tool
+        }.values()
+    )
 
 
 def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
@@ -118,9 +124,9 @@ def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) 
     if written := _written_calls(prompt, tools):
         return Plan(written, "The prompt contains the call.")
     best = _best_tools(talk, tools, forced=forced)
-    if len({one.tool for one in best.planned}) > 1 and not forced:
+    if len({candidate.tool for candidate in best.planned}) > 1 and not forced:
         best = _plan_of_parts(talk, tools) or best
-    own = {one.tool for one in best.planned} - _SENTENCES.keys()
+    own = {candidate.tool for candidate in best.planned} - _SENTENCES.keys()
     is_named = any(meanings(name) & meanings(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
         return Plan(sentence_calls, "My rules know this sentence.")
@@ -138,8 +144,10 @@ def _plan_of_parts(talk: Conversation, tools: dict[str, ToolSpec]) -> Plan | Non
             replace(talk, prompt=replace(talk.prompt, text=part), earlier=[]) for part in parts[:8]
         ]
         plans = [_best_tools(part, tools, forced=False) for part in alone]
-        if len(plans) > 1 and all(any(one.arguments for one in plan.planned) for plan in plans):
-            planned = [one for plan in plans for one in plan.planned]
+        if len(plans) > 1 and all(
+            any(candidate.arguments for candidate in plan.planned) for plan in plans
+        ):
+            planned = [candidate for plan in plans for candidate in plan.planned]
             return replace(plans[0], planned=planned, why=" ".join(plan.why for plan in plans))
     return None
 
@@ -193,17 +201,19 @@ def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool)
     text, values = _typed_values(talk, tools.values())
     known = {word for tool in tools.values() for word in words_in(tool.name + tool.description)}
     candidates = [_candidate(tool, text, known) for tool in tools.values()]
-    for one in candidates:
+    for candidate in candidates:
         defaults = _earlier_arguments(talk)
-        one.sets, one.missing = fill(
-            one.tool, text, values, talk.tables, forced=forced, defaults=defaults
+        candidate.sets, candidate.missing = fill(
+            candidate.tool, text, values, talk.tables, forced=forced, defaults=defaults
         )
-    order = sorted(candidates, key=lambda one: (-one.score, not one.sets))
+    order = sorted(candidates, key=lambda candidate: (-candidate.score, not candidate.sets))
     chosen = _chosen(order, talk, text, values, forced=forced)
     why = _reason(chosen, values)
     if plain_answer(text) and not forced and order[0].score < _NAME_WEIGHT:
         return Plan(why=why)
-    planned = [PlannedCall(one.tool.name, own) for one in chosen for own in one.sets]
+    planned = [
+        PlannedCall(candidate.tool.name, own) for candidate in chosen for own in candidate.sets
+    ]
     note = "" if planned else _missing_text(order[0])
     return Plan(planned, why, note, reuses=True)
 
@@ -242,21 +252,23 @@ def _candidate(tool: ToolSpec, text: str, known: set[str]) -> _Candidate:
         for word in words_in(plain)
         if len(word) > 4 and not is_known(word) and word not in known
     ]
-    one = _Candidate(tool, name & own, (name | about) & own)
+    candidate = _Candidate(tool, name & own, (name | about) & own)
     for word in misspelt:
-        if not {word} & one.matched:
+        if not {word} & candidate.matched:
             for right in words_in(f"{tool.name} {' '.join(properties)}"):
                 if is_misspelt(word, right):
-                    (one.in_name if right in words_in(tool.name) else one.matched).update(
-                        meanings(right)
-                    )
-    one.matched |= one.in_name
-    one.score = _NAME_WEIGHT * len(one.in_name) + len(one.matched - one.in_name)
+                    (
+                        candidate.in_name if right in words_in(tool.name) else candidate.matched
+                    ).update(meanings(right))
+    candidate.matched |= candidate.in_name
+    candidate.score = _NAME_WEIGHT * len(candidate.in_name) + len(
+        candidate.matched - candidate.in_name
+    )
     if re.search(rf"(?<![\w.]){re.escape(tool.name)}(?![\w.]*\w)", plain, re.I):
-        one.score += _WHOLE_NAME_WEIGHT
+        candidate.score += _WHOLE_NAME_WEIGHT
     choices = [parameter.choices for parameter in parameters_of(tool.parameters)]
-    one.score += 1.5 * sum(bool(choices_in(text, some)) for some in choices if some)
-    return one
+    candidate.score += 1.5 * sum(bool(choices_in(text, some)) for some in choices if some)
+    return candidate
 
 
 def _chosen(
@@ -274,17 +286,18 @@ def _chosen(
         best.in_name or best.score >= _MIN_SCORE or (best.sets and best.sets != [{}])
     ):
         chosen, covered = list[_Candidate](), set[str]()
-        for one in order:
-            if one.sets and (
-                not chosen or (one.in_name - covered and one.tool.name not in _SENTENCES)
+        for candidate in order:
+            if candidate.sets and (
+                not chosen
+                or (candidate.in_name - covered and candidate.tool.name not in _SENTENCES)
             ):
                 # A weaker tool is only meant as well if the prompt has a word of its name.
-                if chosen and not one.in_name - covered:
+                if chosen and not candidate.in_name - covered:
                     continue
-                if not chosen and one.score < _NEAR_BEST * best.score:
+                if not chosen and candidate.score < _NEAR_BEST * best.score:
                     continue
-                chosen.append(one)
-                covered |= one.matched
+                chosen.append(candidate)
+                covered |= candidate.matched
         if chosen and (best.sets or chosen[0].in_name):
             return chosen
         return []
@@ -295,13 +308,17 @@ def _by_values(
     order: Sequence[_Candidate], talk: Conversation, text: str, values: Sequence[Value]
 ) -> list[_Candidate]:
     """Choose a tool without a word for it: `And Rome?`, `Which of Oslo and Bergen is larger?`."""
-    free = [one for one in order if one.tool.name not in _SENTENCES and any(one.sets)]
+    free = [
+        candidate
+        for candidate in order
+        if candidate.tool.name not in _SENTENCES and any(candidate.sets)
+    ]
     if not values or len(values) > _MAX_LISTED:
         return []
     n_words = len(text.split())
     if talk.earlier and (_FOLLOW_UP.match(text) or n_words <= _SHORT_WORDS):
         last = talk.earlier[-1].tool
-        return [one for one in free if one.tool.name == last][:1]
+        return [candidate for candidate in free if candidate.tool.name == last][:1]
     names = [value for value in values if value.kind == "name"]
     is_short = len(order) == 1 and n_words <= _SHORT_WORDS
     if (
@@ -323,8 +340,8 @@ def _only_values(text: str, values: Sequence[Value]) -> bool:
 def _earlier_arguments(talk: Conversation) -> dict[str, list[Any]]:
     """Return the arguments of the calls for the prompt before, by name."""
     defaults: dict[str, list[Any]] = {}
-    for one in last_calls(talk.earlier):
-        for name, value in one.used.items():
+    for candidate in last_calls(talk.earlier):
+        for name, value in candidate.used.items():
             listed = defaults.setdefault(name, [])
             if value not in listed:
                 listed.append(value)
@@ -337,8 +354,9 @@ def _reason(chosen: Sequence[_Candidate], values: Sequence[Value]) -> str:
     if not chosen:
         return f"No tool fits the words of the prompt.{with_values}"
     parts = [
-        f"`{one.tool.name}`" + (f" ({', '.join(sorted(one.matched))})" if one.matched else "")
-        for one in chosen
+        f"`{candidate.tool.name}`"
+        + (f" ({', '.join(sorted(candidate.matched))})" if candidate.matched else "")
+        for candidate in chosen
     ]
     return f"Tools that fit the words of the prompt: {', '.join(parts)}.{with_values}"
 
@@ -348,8 +366,8 @@ def _missing_text(best: _Candidate) -> str:
         return ""
     named = ", ".join(f"`{parameter.name}`" for parameter in best.missing)
     options = "".join(
-        f" `{one.name}` is one of {', '.join(map(str, one.choices[:12]))}."
-        for one in best.missing
-        if one.choices
+        f" `{candidate.name}` is one of {', '.join(map(str, candidate.choices[:12]))}."
+        for candidate in best.missing
+        if candidate.choices
     )
     return f"`{best.tool.name}` needs {named}, which the prompt does not give.{options}"

@@ -221,7 +221,7 @@ def _without_data(text: str) -> tuple[str, str, list[Table]]:
     array = _ARRAY.search(text)
     if array:
         text = text[: array.start()] + f"[{','.join(array[1].split())}]" + text[array.end() :]
-    decoder, pieces, words, done = json.JSONDecoder(), list[str](), list[str](), 0
+    decoder, pieces, question_parts, done = json.JSONDecoder(), list[str](), list[str](), 0
     for match in list(_DATA_START.finditer(text))[:_MAX_DATA]:
         if match.start() < done:
             continue
@@ -231,11 +231,11 @@ def _without_data(text: str) -> tuple[str, str, list[Table]]:
             continue
         if not data or "`" in text[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]:
             continue  # A call that is written in backticks keeps its arguments.
-        words.append(text[done : match.start()])
-        pieces += [words[-1], _listed(data)]
+        question_parts.append(text[done : match.start()])
+        pieces += [question_parts[-1], _listed(data)]
         done = end
         tables += _tables_of(data)
-    return "".join([*pieces, text[done:]]), " ".join([*words, text[done:]]), tables
+    return "".join([*pieces, text[done:]]), " ".join([*question_parts, text[done:]]), tables
 
 
 def _listed(data: Any) -> str:
