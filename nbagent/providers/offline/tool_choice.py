@@ -33,6 +33,7 @@ from nbagent.providers.offline.vocabulary import is_known, is_misspelt, meanings
 _NAME_WEIGHT = 3
 """Weight of a word in a tool's name; a word of its description has weight 1."""
 _WHOLE_NAME_WEIGHT = 6
+_CHOICE_WEIGHT = 1.5
 _NEAR_BEST = 0.75
 """Smallest share of the best score at which a tool is taken because the best lacks a value."""
 _MIN_SCORE = 2
@@ -92,14 +93,15 @@ class Conversation:
     @property
     def tables(self) -> list[Table]:
         """Tables of the last prompt that has some."""
-        with_tables = [
-            candidate.tables for candidate in (*self.before, self.prompt) if candidate.tables
-        ]
+        prompts = (*self.before, self.prompt)
+        with_tables = [prompt.tables for prompt in prompts if prompt.tables]
         return with_tables[-1] if with_tables else []
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Calls that the rules would make, and the reason."""
+
     planned: Sequence[PlannedCall] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
@@ -109,11 +111,8 @@ class Plan:
 
 def last_calls(earlier: Sequence[PlannedCall]) -> list[PlannedCall]:
     """Return the calls of the tool that was called last, each once."""
-    return list(
-        {
-            candidate.key: candidate for candidate in earlier if candidate.tool == earlier[-1].tool
-        }.values()
-    )
+    last = {made.key: made for made in earlier if made.tool == earlier[-1].tool}
+    return list(last.values())
 
 
 def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
@@ -124,9 +123,9 @@ def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) 
     if written := _written_calls(prompt, tools):
         return Plan(written, "The prompt contains the call.")
     best = _best_tools(talk, tools, forced=forced)
-    if len({candidate.tool for candidate in best.planned}) > 1 and not forced:
+    if len({planned.tool for planned in best.planned}) > 1 and not forced:
         best = _plan_of_parts(talk, tools) or best
-    own = {candidate.tool for candidate in best.planned} - _SENTENCES.keys()
+    own = {planned.tool for planned in best.planned} - _SENTENCES.keys()
     is_named = any(meanings(name) & meanings(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
         return Plan(sentence_calls, "My rules know this sentence.")
@@ -144,10 +143,9 @@ def _plan_of_parts(talk: Conversation, tools: dict[str, ToolSpec]) -> Plan | Non
             replace(talk, prompt=replace(talk.prompt, text=part), earlier=[]) for part in parts[:8]
         ]
         plans = [_best_tools(part, tools, forced=False) for part in alone]
-        if len(plans) > 1 and all(
-            any(candidate.arguments for candidate in plan.planned) for plan in plans
-        ):
-            planned = [candidate for plan in plans for candidate in plan.planned]
+        are_filled = all(any(made.arguments for made in plan.planned) for plan in plans)
+        if len(plans) > 1 and are_filled:
+            planned = [made for plan in plans for made in plan.planned]
             return replace(plans[0], planned=planned, why=" ".join(plan.why for plan in plans))
     return None
 
@@ -207,7 +205,7 @@ def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool)
             candidate.tool, text, values, talk.tables, forced=forced, defaults=defaults
         )
     order = sorted(candidates, key=lambda candidate: (-candidate.score, not candidate.sets))
-    chosen = _chosen(order, talk, text, values, forced=forced)
+    chosen = order[:1] if forced else _chosen(order, talk, text, values)
     why = _reason(chosen, values)
     if plain_answer(text) and not forced and order[0].score < _NAME_WEIGHT:
         return Plan(why=why)
@@ -243,65 +241,44 @@ def _typed_values(talk: Conversation, tools: Iterable[ToolSpec]) -> tuple[str, l
 
 
 def _candidate(tool: ToolSpec, text: str, known: set[str]) -> _Candidate:
+    """Score a tool by the words of a prompt; `known` are the words of all tools."""
     plain = without_quotes(text)
     own, properties = meanings(plain), property_schemas(tool.parameters)
     name = meanings(tool.name)
     about = meanings(" ".join([tool.description, *properties])) - name
-    misspelt = [
-        word
-        for word in words_in(plain)
-        if len(word) > 4 and not is_known(word) and word not in known
-    ]
-    candidate = _Candidate(tool, name & own, (name | about) & own)
-    for word in misspelt:
-        if not {word} & candidate.matched:
-            for right in words_in(f"{tool.name} {' '.join(properties)}"):
-                if is_misspelt(word, right):
-                    (
-                        candidate.in_name if right in words_in(tool.name) else candidate.matched
-                    ).update(meanings(right))
-    candidate.matched |= candidate.in_name
-    candidate.score = _NAME_WEIGHT * len(candidate.in_name) + len(
-        candidate.matched - candidate.in_name
-    )
+    in_name, matched = name & own, (name | about) & own
+    unknown = {word for word in words_in(plain) if len(word) > 4 and not is_known(word)} - known
+    for right in words_in(f"{tool.name} {' '.join(properties)}"):
+        if any(is_misspelt(word, right) for word in unknown):
+            matched |= meanings(right)
+            in_name |= meanings(right) & name
+    matched |= in_name
+    score: float = _NAME_WEIGHT * len(in_name) + len(matched - in_name)
     if re.search(rf"(?<![\w.]){re.escape(tool.name)}(?![\w.]*\w)", plain, re.I):
-        candidate.score += _WHOLE_NAME_WEIGHT
+        score += _WHOLE_NAME_WEIGHT
     choices = [parameter.choices for parameter in parameters_of(tool.parameters)]
-    candidate.score += 1.5 * sum(bool(choices_in(text, some)) for some in choices if some)
-    return candidate
+    score += _CHOICE_WEIGHT * sum(bool(some and choices_in(text, some)) for some in choices)
+    return _Candidate(tool, in_name, matched, score)
 
 
 def _chosen(
-    order: Sequence[_Candidate],
-    talk: Conversation,
-    text: str,
-    values: Sequence[Value],
-    *,
-    forced: bool,
+    order: Sequence[_Candidate], talk: Conversation, text: str, values: Sequence[Value]
 ) -> list[_Candidate]:
+    """Choose the best tool that can be filled, and others that the prompt names as well."""
     best = order[0]
-    if forced:
-        return [best]
-    if best.score and (
-        best.in_name or best.score >= _MIN_SCORE or (best.sets and best.sets != [{}])
-    ):
-        chosen, covered = list[_Candidate](), set[str]()
-        for candidate in order:
-            if candidate.sets and (
-                not chosen
-                or (candidate.in_name - covered and candidate.tool.name not in _SENTENCES)
-            ):
-                # A weaker tool is only meant as well if the prompt has a word of its name.
-                if chosen and not candidate.in_name - covered:
-                    continue
-                if not chosen and candidate.score < _NEAR_BEST * best.score:
-                    continue
-                chosen.append(candidate)
-                covered |= candidate.matched
-        if chosen and (best.sets or chosen[0].in_name):
-            return chosen
+    is_meant = best.in_name or best.score >= _MIN_SCORE or any(best.sets)
+    if not best.score or not is_meant:
+        return _by_values(order, talk, text, values)
+    first, *others = [candidate for candidate in order if candidate.sets] or [best]
+    is_near = first.score >= _NEAR_BEST * best.score and (best.sets or first.in_name)
+    if not first.sets or not is_near:
         return []
-    return _by_values(order, talk, text, values)
+    chosen, covered = [first], set(first.matched)
+    for candidate in others:
+        if candidate.in_name - covered and candidate.tool.name not in _SENTENCES:
+            chosen.append(candidate)
+            covered |= candidate.matched
+    return chosen
 
 
 def _by_values(
@@ -340,8 +317,8 @@ def _only_values(text: str, values: Sequence[Value]) -> bool:
 def _earlier_arguments(talk: Conversation) -> dict[str, list[Any]]:
     """Return the arguments of the calls for the prompt before, by name."""
     defaults: dict[str, list[Any]] = {}
-    for candidate in last_calls(talk.earlier):
-        for name, value in candidate.used.items():
+    for made in last_calls(talk.earlier):
+        for name, value in made.used.items():
             listed = defaults.setdefault(name, [])
             if value not in listed:
                 listed.append(value)
@@ -366,8 +343,8 @@ def _missing_text(best: _Candidate) -> str:
         return ""
     named = ", ".join(f"`{parameter.name}`" for parameter in best.missing)
     options = "".join(
-        f" `{candidate.name}` is one of {', '.join(map(str, candidate.choices[:12]))}."
-        for candidate in best.missing
-        if candidate.choices
+        f" `{parameter.name}` is one of {', '.join(map(str, parameter.choices[:12]))}."
+        for parameter in best.missing
+        if parameter.choices
     )
     return f"`{best.tool.name}` needs {named}, which the prompt does not give.{options}"
