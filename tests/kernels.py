@@ -188,8 +188,11 @@ class LiveKernel:
 
         With `page`, the cell is run by a front end with that page.
         """
-        sent = self.send(code, cell_id=cell_id, stdin=stdin or page is not None)
-        cell = self.finish(sent, page=page)
+        before, self.page = self.page, page or self.page
+        try:
+            cell = self.finish(self.send(code, cell_id=cell_id, stdin=stdin or page is not None))
+        finally:
+            self.page = before
         if (cell.error is not None) != fails:
             raise AssertionError(cell.error or f"the cell did not fail: {code}")
         return cell

@@ -173,7 +173,7 @@ function showForm(/** @type {any} */ root, /** @type {any} */ form) {
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
   const button = root.querySelector(`[data-do="${action}"]${of}`);
   (button.closest(".nba-foot") ?? button).after(form);
-  form.querySelector("[data-field]").focus();
+  (form.querySelector("[data-field]") ?? form.querySelector(".nba-go")).focus();
 }
 
 function showMessage(/** @type {any} */ root, /** @type {string} */ text) {
