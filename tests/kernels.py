@@ -118,7 +118,7 @@ class LiveKernel:
         **environment: str,
     ) -> None:
         self.page: FakePage | None = None
-        """The page that shows what is displayed, if `finish` is given no other."""
+        """The page that shows what is displayed; None if there is none."""
         self.manager = KernelManager()
         if kernel_id is not None:
             # As a Jupyter server names it.
@@ -152,13 +152,13 @@ class LiveKernel:
         """Be another front end from now on, of which the kernel knows nothing."""
         self.client.session.session = uuid.uuid4().hex
 
-    def finish(self, msg_id: str, timeout: float = 60, *, page: FakePage | None = None) -> Cell:
-        """Wait until a queued cell is over; `page` shows what it displays."""
+    def finish(self, msg_id: str, timeout: float = 60) -> Cell:
+        """Wait until a queued cell is over."""
         cell = Cell()
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
-            if page := page or self.page:
-                page.read(message)
+            if self.page:
+                self.page.read(message)
             if message["parent_header"].get("msg_id") != msg_id:
                 continue
             kind, content = message["msg_type"], message["content"]

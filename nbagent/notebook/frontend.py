@@ -24,6 +24,7 @@ from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
 from nbagent.notebook.live_output import close_views
+from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
 from nbagent.notebook.page_proof import finish_after_cells
 from nbagent.notebook.review_widget import show_review
@@ -41,6 +42,7 @@ from nbagent.session.frontend import (
     RunList,
 )
 from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import current_settings
 from nbagent.view import run_status
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.question import ask_by_input
@@ -222,8 +224,14 @@ class HeadlessSink:
 
     name = "final display"
 
+    def __init__(self) -> None:
+        """With the setting `log`, print lines to the console, too."""
+        self._log = LogLines() if current_settings().log == "lines" else None
+
     def handle(self, event: Event) -> None:
         """Show the run when it has ended."""
+        if self._log is not None:
+            self._log.handle(event)
         if isinstance(event, RunFinished):
             display_final(event.run)
 

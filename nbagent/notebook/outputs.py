@@ -23,7 +23,9 @@ from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
-from nbagent.store.rows import run_reference, to_notebook_json
+from nbagent.settings.sources import current_settings
+from nbagent.store.rows import run_reference
+from nbagent.store.saved_records import saved_record
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h, html
@@ -253,8 +255,9 @@ def forget_runs(run_ids: Collection[str]) -> None:
 
 
 def records_metadata(*runs: RunRecord) -> dict[str, Any]:
-    """Complete records for the output's metadata, so that a saved notebook can load its runs."""
-    made = [to_notebook_json(run) for run in runs]
+    """Records for the output's metadata, so that a saved notebook can load its runs."""
+    choice = current_settings().records
+    made = [saved_record(run, choice) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 

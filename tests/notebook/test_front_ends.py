@@ -126,7 +126,9 @@ def test_a_page_that_comes_late_gets_the_run_and_the_lines_end(kernel: LiveKerne
     kernel.heard(lambda message: message["content"].get("data", {}).get("content", {}).get("page"))
     page = FakePage(kernel)
     page.views[f"nbagent-{display_of(begun[-1])}"] = view
-    cell = kernel.finish(sent, page=page)
+    kernel.page = page
+    cell = kernel.finish(sent)
+    kernel.page = None
     assert [kind for kind, _ in finals(cell)] == ["update_display_data"]
     assert "word word word word word word" not in cell.printed
 
