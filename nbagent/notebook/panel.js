@@ -272,6 +272,9 @@ function createPanel(shared, el) {
     const { field } = target.dataset;
     if (target.closest(".nba-ticks")) {
       const ticked = all(".nba-ticks :checked").map(({ value }) => value);
+      const tools = shared.state.tools.map((/** @type {any[]} */ [name, about]) =>
+        [name, about, ticked.includes(name)]);
+      shared.state = { ...shared.state, tools };
       send({ kind: "field", name: "tools", value: ticked.join(",") });
     } else if (field && target !== prompt && !target.closest(".nba-view")) {
       onField(target, field);
@@ -291,7 +294,10 @@ function createPanel(shared, el) {
       return number.focus();
     }
     const isSwitch = target.type === "checkbox";
-    send({ kind: "field", name, value: isSwitch ? (target.checked ? "on" : "off") : target.value });
+    const value = isSwitch ? (target.checked ? "on" : "off") : target.value;
+    // At once: until the kernel has answered, the field would show its value of before.
+    shared.state = { ...shared.state, values: { ...shared.state.values, [name]: value } };
+    send({ kind: "field", name, value });
   }
 
   /** @param {any} event */

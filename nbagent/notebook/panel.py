@@ -289,7 +289,7 @@ class Panel(Output):
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
         literal = not resolve_settings(options, current_settings()).template
-        rendered = render(prompt, partial(evaluate, get_ipython()), literal=literal)
+        rendered = render(prompt, partial(evaluate, get_ipython(), in_cell=False), literal=literal)
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)

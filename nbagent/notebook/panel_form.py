@@ -38,6 +38,8 @@ _INHERITED = ("model", "session", "workflow", "document", "agent", "autopilot")
 _FIRST_RUN_ONLY = ("workflow", "document")
 """Fields for the first run of a conversation; later runs inherit them."""
 _LABELS = {"base_url": "Server", "max_cost_usd": "Max cost (USD)"}
+_HELP = {"template": "evaluate {{ expression }} in a prompt; off sends it as typed"}
+"""Help of fields whose option is described by its flag that switches it off."""
 _EMPTY_MEANS = {
     **dict.fromkeys(("temperature", "max_tokens", "reasoning"), "model's own"),
     **dict.fromkeys(("max_turns", "max_total_tokens", "max_cost_usd"), "no limit"),
@@ -223,7 +225,7 @@ def label(name: str) -> str:
 
 
 def _field(name: str, row: Option[Any]) -> dict[str, Any]:
-    common = {"name": name, "label": label(name), "help": row.help}
+    common = {"name": name, "label": label(name), "help": _HELP.get(name, row.help)}
     common["hint"] = _EMPTY_MEANS.get(name, "")
     if isinstance(row.check, NumberCheck):
         low, high = f"{row.check.low:g}", row.check.high

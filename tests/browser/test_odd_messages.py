@@ -19,7 +19,7 @@ _ADD_VIEW = """
 () => {
   const other = document.body.appendChild(document.createElement("div"));
   other.id = "other";
-  window.leaveOther = stub.show(other);
+  window.leaveOther = stub.render(other);
 }
 """
 NODE: list[Any] = ["p", {}, "odd"]

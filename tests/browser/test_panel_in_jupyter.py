@@ -400,3 +400,107 @@ def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: 
     desk.ends("Answered")
     for panel in panels:
         expect(panel.locator(".nba-phase")).to_have_text(["Answered"])
+
+
+RIGHT_CELLS = [
+    f"{SETUP}\ncities = ['Bergen']",
+    "nbagent.panel(where='right')",
+    "print('line\\n' * 200)",
+    "%%agent --model offline:demo\nSay hello",
+]
+
+
+def at_the_right(notebook: Notebook) -> Desk:
+    return Desk(notebook, notebook.page.locator(".jupyterlab-sidecar .nba-panel"))
+
+
+@ONLY_IN_LAB
+def test_the_panel_at_the_right_stays_in_sight_and_does_all(
+    app: App, open_notebook: OpenNotebook
+) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app, own_page=True)
+    notebook.run(0, 1, 2)
+    below, desk = notebook.output(1).locator(".nba-panel"), at_the_right(notebook)
+    elsewhere = "The panel is open at the right. Show it here"
+    expect(below).to_have_text(elsewhere, use_inner_text=True)
+    desk.say("What is the population of {{ cities[0] }}?")
+    desk.ends("Answered")
+    expect(desk.root.locator(".nba-answer")).to_contain_text("291,940")
+    desk.say("{{ _cells[-1] }}")
+    desk.ends("Answered", "Answered")
+    expect(desk.root.locator(".nba-prompt").last).to_contain_text("print('line")
+    # A second call brings it to the front of the tabs, with its conversation.
+    notebook.page.locator(".jp-SideBar.jp-mod-right .lm-TabBar-tab").first.click()
+    expect(desk.box).to_be_hidden()
+    notebook.run(1)
+    desk.ends("Answered", "Answered")
+    expect(desk.box).to_be_in_viewport()
+    expect(desk.root).to_have_count(1)
+    runs = desk.drawer("runs")
+    expect(runs.get_by_role("button")).to_have_count(2)
+    notebook.page.evaluate(
+        "() => document.querySelector('.jp-WindowedPanel-outer').scrollTo(0, 9999)"
+    )
+    notebook.run(3)
+    expect(desk.box).to_be_in_viewport()
+    expect(runs.get_by_role("button")).to_have_count(3)
+    desk.do("new")
+    desk.write("Model", "offline:mails")
+    desk.say("Mail it")
+    desk.root.locator("[data-question].nba-armed").wait_for()
+    desk.root.get_by_role("button", name="Allow once").click()
+    desk.ends("Answered")
+    export = desk.drawer("export")
+    with notebook.page.expect_download() as download:
+        export.get_by_role("button", name="Markdown").click()
+    assert "sent to a@b.c" in download.value.path().read_text()
+    desk.write("Model", "offline:demo")
+    desk.say("Use nap with 60 seconds")
+    desk.root.locator(".nba-card.nba-busy").wait_for()
+    desk.stop.click()
+    desk.ends("Answered", "Stopped")
+    desk.do("retry", within=desk.root.locator(".nba-run").first)
+    expect(desk.root.locator(".nba-words")).to_be_visible()
+    assert notebook.console == []
+
+
+@ONLY_IN_LAB
+def test_the_panel_comes_back_below_its_cell(app: App, open_notebook: OpenNotebook) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app, own_page=True)
+    notebook.run(0, 1)
+    below = Desk(notebook, notebook.output(1).locator(".nba-panel"))
+    desk = at_the_right(notebook)
+    desk.box.fill("A thought")
+    expect(below.box).to_be_hidden()
+    notebook.page.locator(".lm-TabBar-tab", has_text="nbagent").locator(
+        ".lm-TabBar-tabCloseIcon"
+    ).click(force=True)  # the tab itself lies above its icon
+    expect(desk.root).to_have_count(0)
+    expect(below.box).to_have_value("A thought")
+    notebook.run(1)
+    expect(below.box).to_be_hidden()
+    below.button("Show it here").click()
+    expect(desk.root).to_have_count(0)
+    below.say("")
+    below.ends("Answered")
+    notebook.run(1)
+    notebook.save()
+    notebook.load()
+    expect(desk.phases).to_have_text(["Answered"])
+    expect(below.box).to_be_hidden()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("app", ["notebook"])
+def test_in_notebook_7_the_panel_stays_below_with_one_line(
+    app: App, open_notebook: OpenNotebook
+) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app)
+    notebook.run(0, 1)
+    desk = Desk(notebook, notebook.output(1).locator(".nba-panel"))
+    expect(desk.root.locator(".nba-hint")).to_contain_text("so it stays below this cell")
+    desk.say("What is the population of Oslo?")
+    desk.ends("Answered")
