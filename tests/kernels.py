@@ -83,9 +83,27 @@ class FakePage:
     """
 
     def __init__(
-        self, kernel: LiveKernel, *, shows: bool = True, applies: bool = True, number: int = 1
+        self,
+        kernel: LiveKernel,
+        *,
+        shows: bool = True,
+        applies: bool = True,
+        times: int = 1,
+        closes_first: bool = False,
+        number: int = 1,
     ) -> None:
+        """Show and apply what this page can.
+
+        Args:
+            kernel: the kernel.
+            shows: False has no widgets.
+            applies: False ignores updates.
+            times: says each thing so often.
+            closes_first: says that a view is gone before it says that there is one.
+            number: id of its views.
+        """
         self.kernel, self.shows, self.applies, self.number = kernel, shows, applies, number
+        self.times, self.closes_first = times, closes_first
         self.views: dict[str, str] = {}
         """Model ids of the widgets that it shows, by display."""
 
@@ -100,10 +118,16 @@ class FakePage:
             return
         if old and old != view:
             del self.views[display]
-            self.kernel.say(old, kind="closed", page=self.number)
+            self._say(old, "closed")
         if view and view != old:
             self.views[display] = view
-            self.kernel.say(view, kind="ready", page=self.number)
+            if self.closes_first:
+                self._say(view, "closed")
+            self._say(view, "ready")
+
+    def _say(self, view: str, kind: str) -> None:
+        for _ in range(self.times):
+            self.kernel.say(view, kind=kind, page=self.number)
 
 
 class LiveKernel:

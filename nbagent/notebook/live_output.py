@@ -126,6 +126,8 @@ class LiveOutput:
             self.display.page_ready(message.page)
             self.shown.on_pages(True)
             self.shown.updates.page_ready(message.page)
+            if self.display.is_below:
+                self._hide_if_below()
         else:
             self.display.page_closed(message.page, message.tab)
             self.shown.on_pages(self.display.has_open_page)
@@ -136,11 +138,14 @@ class LiveOutput:
 
     def _show_end(self, show_saved: Callable[[], object]) -> None:
         if self.display.is_below:
-            # A page that did not apply the update would show the picture twice.
-            with suppress(Exception):
-                self.widget.send({"below": self.output.id})
+            self._hide_if_below()
         show_saved()
         retire(self.output, self.widget)
+
+    def _hide_if_below(self) -> None:
+        """Let a page that did not apply the update hide its view: the end is shown below it."""
+        with suppress(Exception):
+            self.widget.send({"below": self.output.id})
 
 
 def retire(output: Output, widget: LiveWidget) -> None:
