@@ -14,14 +14,15 @@ from typing import Any, NamedTuple, cast
 from matplotlib.figure import Figure
 
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.view.theme import COLOURS
 
 _COLOURS = {
-    "model": "#3574f0",
-    "tools": "#e8883a",
-    "waiting for you": "#c9ced6",
-    "retries, failures": "#c8372d",
+    "model": COLOURS["model"],
+    "tools": COLOURS["call"],
+    "waiting for you": COLOURS["idle"],
+    "retries, failures": COLOURS["bad"],
 }
-_OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
+_OUTCOMES = {"ok": COLOURS["ok"], "failed": COLOURS["bad"], "denied": COLOURS["idle"]}
 _HATCH = {"waiting for you": "///", "denied": "///"}
 _MARKERS = "os^Dv"
 """Matplotlib has ten colours; from the eleventh point on the marker changes."""
@@ -66,7 +67,7 @@ def timeline(run: RunRecord) -> Figure:
                 left=[bar.start for bar in bars],
                 color=colour,
                 hatch=_HATCH.get(kind),
-                edgecolor="white" if kind not in _HATCH else "#888888",
+                edgecolor="white" if kind not in _HATCH else COLOURS["stripe"],
                 linewidth=0.3,
                 label=kind,
             )
@@ -218,7 +219,7 @@ def means(
                 textcoords="offset points",
                 ha="center",
                 fontsize=7,
-                color="#666666",
+                color=COLOURS["stripe"],
             )
     _name_rows(axes, groups)
     axes.set_ylim(max(len(groups), 1) - 0.4, -0.6)
@@ -283,7 +284,8 @@ def _with_legend(figure: Figure, axes: Any) -> Figure:
     if handles:
         axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     else:
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="#888888")
+        grey = COLOURS["stripe"]
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=grey)
     return figure
 
 

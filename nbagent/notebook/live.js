@@ -5,24 +5,12 @@
 /** @typedef {string | [string, Record<string, string>, ...any[]]} Picture a node of view/node.py */
 /** @typedef {{ send: (message: any) => void, pictures: () => Picture[] }} Shared */
 
-// The closed lists of view/node.py; a test compares them. Nothing else is built.
-const TAGS = new Set((
-  "div span p b i em strong s small sub sup del ins code pre kbd h3 h4 h5 h6 ul ol li blockquote " +
-  "a br hr img table caption thead tbody tr th td details summary progress section header footer " +
-  "button textarea input select option label"
-).split(" "));
-const ATTRIBUTES = new Set((
-  "class title role open hidden disabled checked selected start align scope colspan alt value " +
-  "max type rows placeholder tabindex spellcheck aria-label aria-hidden aria-live aria-expanded " +
-  "aria-invalid data-key data-do data-field data-run data-turn data-kernel data-question " +
-  "data-since data-clock data-grows data-lm-suppress-shortcuts"
-).split(" "));
+// The closed lists of view/node.py, in a line before this text. Nothing else is built.
+const TAGS = new Set(LISTS.tags);
+const ATTRIBUTES = new Set(LISTS.attributes);
 /** @type {Record<string, RegExp>} */
-const VALUES = {
-  href: /^(?:https?|mailto):.+$/is,
-  src: /^data:image\/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}$/,
-  style: /^flex-grow:\d+$/,
-};
+const VALUES = {};
+for (const [name, text] of Object.entries(LISTS.values)) VALUES[name] = new RegExp(`^(?:${text})$`);
 // A question takes no click in its first moment: the click was meant for what was there before.
 const ARMED_MS = 300;
 // After a person scrolled or typed, the page does not scroll by itself for this long.
@@ -391,7 +379,8 @@ function createView(shared, el) {
       button.disabled = true;
     } else if (button.closest(".nba-review")) {
       const { value, dataset } = button;
-      shared.send({ kind: action, run: runOf(button), place: dataset.turn, value });
+      const fields = fieldsOf(button.closest(".nba-review"));
+      shared.send({ kind: action, run: runOf(button), place: dataset.turn, value, fields });
     } else if (ask?.matches(".nba-armed:not(.nba-sent)")) {
       answer(ask, button);
     }
@@ -401,7 +390,7 @@ function createView(shared, el) {
   function onKeyDown(/** @type {any} */ event) {
     const review = event.target.closest(".nba-review");
     const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
-    if (review && isPlain && Object.hasOwn(REVIEW_KEYS, event.key)) {
+    if (review && isPlain && !event.target.matches("input") && Object.hasOwn(REVIEW_KEYS, event.key)) {
       event.preventDefault();
       review.querySelector(REVIEW_KEYS[event.key])?.click();
     }

@@ -24,10 +24,11 @@ from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
-from nbagent.store.rows import to_notebook_json
+from nbagent.store.rows import to_notebook_line
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
-from nbagent.view.node import Node, h, html
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html
 from nbagent.view.run_picture import ROOT_CLASS, page, picture
 from nbagent.view.run_tree import answers_listing
 from nbagent.view.terminal import run_text
@@ -215,7 +216,7 @@ def forget_runs(run_ids: Collection[str]) -> None:
 
 def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     """Complete records for the output's metadata, so that a saved notebook can load its runs."""
-    made = [to_notebook_json(run) for run in runs]
+    made = [to_notebook_line(run) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 

@@ -12,7 +12,8 @@ from nbagent.notebook.outputs import records_metadata
 from nbagent.session.models import ProviderModels, list_models
 from nbagent.session.stores import current_store
 from nbagent.settings.sources import current_settings
-from nbagent.view.node import Node, h, html
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html
 from nbagent.view.run_picture import ROOT_CLASS, page, picture
 from nbagent.view.run_status import status_of
 from nbagent.view.run_tree import tree_node

@@ -265,7 +265,7 @@ def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
 def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
     """Decision on a call, and the rule that makes it."""
     verdict = rules.decide(spec, CallPreview(ruling=spec.traits.ruling))
-    words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
+    words = {"allow": "allowed", "ask": "needs approval", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
         return f"{words}: {verdict.why}"
     special = rules.conditional_rules(spec)

@@ -7,6 +7,7 @@ the page.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
 from nbagent.notebook.outputs import Output, Part
 from nbagent.view.live import LivePicture, Op, merge_op
-from nbagent.view.node import Node, h
+from nbagent.view.node import Node, closed_lists, h
 from nbagent.view.question import (
     answer_error_node,
     preview_node,
@@ -33,7 +34,8 @@ from nbagent.view.question import (
     read_fields,
     why_node,
 )
-from nbagent.view.run_picture import PAUSING, STOPPING, live_stylesheet, page, picture
+from nbagent.view.run_picture import PAUSING, STOPPING, page, picture
+from nbagent.view.theme import live_stylesheet
 
 INTERVAL_S = 0.05
 """20 messages per second: 10,000 deltas then cost 0.3 MB instead of 200 MB."""
@@ -60,8 +62,12 @@ def _read_file(name: str) -> str:
 
 
 def script(*more: str) -> str:
-    """Return `live.js` with other files appended: one module for a widget."""
-    return "\n".join(_read_file(name) for name in ("live.js", *more))
+    """Return `live.js` with other files appended: one module for a widget.
+
+    Its first line is the closed lists of `view.node`, by which `build` makes elements.
+    """
+    lists = f"const LISTS = {json.dumps(closed_lists())};"
+    return "\n".join([lists, *(_read_file(name) for name in ("live.js", *more))])
 
 
 def stylesheet(*more: str) -> str:

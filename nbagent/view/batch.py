@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple, TypeVar
 
 from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
-from nbagent.view.node import Node, h, html, line
+from nbagent.view.node import Node, h, line
+from nbagent.view.printers import html
 from nbagent.view.run_facts import offline_model_text
 from nbagent.view.run_picture import ROOT_CLASS, head_row
 from nbagent.view.run_status import Status
@@ -350,13 +351,14 @@ def _variant_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
             *(table_cell("td", [text], right=True) for text in numbers),
         ]
         opens = [
-            h("span", "", action_button("show", f"Run {n}"), " ", data_run=run_id)
+            h("span", "", action_button("show", f"Open run {n}"), " ", data_run=run_id)
             for n, run_id in enumerate(variant.run_ids[:openers], 1)
         ]
-        return h("tr", "", *cells, h("td", "", *opens) if opens else None)
+        return h("tr", "", *cells, table_cell("td", opens) if opens else None)
 
     name, *numbers = _column_names(scorers)
     heads = [table_cell("th", [name]), *(table_cell("th", [text], right=True) for text in numbers)]
+    heads += [table_cell("th", ["first runs"])] if openers else []
     shown = _take_within(_VARIANTS_BYTES, map(row, progress.variants))
     more = len(progress.variants) - len(shown)
     return [_table(heads, shown, f"{pluralize(more, 'variant')} more" if more else "")]

@@ -11,10 +11,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from nbagent.contracts.canonical import canonical_json, json_object
-from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import text_format
@@ -128,7 +128,9 @@ def _with_result(call: ToolRun, results: Mapping[str | None, str]) -> ToolRun:
         return call
     body = parse_arguments(text) or {}
     failed = json_object(body.get("error")) or {}
-    error = ErrorInfo("E_TOOL_FAILED", str(failed.get("message")))
+    code = cast("ErrorCode", str(failed.get("code") or "E_TOOL_FAILED"))
+    details = json_object(failed.get("details")) or {}
+    error = ErrorInfo(code, str(failed.get("message")), details)
     result = ToolResult(ok=not failed, data=body.get("data"), error=error if failed else None)
     return call.model_copy(update={"result": result})
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nbagent.view.node import Node, h, html
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html
 from nbagent.view.text_format import sanitize_value
 
 _MAX_COLUMN_CHARS = 24

@@ -6,12 +6,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
@@ -29,9 +26,11 @@ from nbagent.view.images import (
 )
 from nbagent.view.live_text import ARGUMENTS_CHARS, TurnDraft, progress_node, reasoning_node
 from nbagent.view.markdown import MAX_CHARS, markdown_nodes
-from nbagent.view.node import STYLES, Node, h, html, line
+from nbagent.view.node import Node, first_class, h, line
+from nbagent.view.printers import html
 from nbagent.view.question import open_questions_node, question_node
-from nbagent.view.result_tables import table_of
+from nbagent.view.result_summary import summarize_result
+from nbagent.view.result_tables import prompt_blocks, table_of
 from nbagent.view.run_status import Status
 from nbagent.view.text_format import (
     format_duration,
@@ -42,11 +41,11 @@ from nbagent.view.text_format import (
     sanitize_value,
     show_escapes,
     summarize_arguments,
-    summarize_value,
     tool_title,
     truncate,
     value_text,
 )
+from nbagent.view.theme import history_stylesheet, saved_stylesheet
 from nbagent.view.turn_request import (
     label_node,
     labelled_nodes,
@@ -59,6 +58,8 @@ _RESULT_CHARS = 3_000
 """Shown characters of a result, and of printed text."""
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
+_TIMED_CALLS, _TIMED_NAME_CHARS = 8, 40
+_TURN_MEANING = "one request to the model and its calls"
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset text between `$` in any output: "$5 or
 # $6" would become a formula, and a model's text would be run as TeX. These classes prevent that.
@@ -95,6 +96,7 @@ def picture(
     unfolded: frozenset[str] = frozenset(),
     kernel: str = "",
     actions: bool = True,
+    next_step: str = "",
 ) -> Node:
     """Draw a whole run.
 
@@ -104,6 +106,7 @@ def picture(
         unfolded: keys of the folds that the person opened, such as `C01`, `C01/request`.
         kernel: `data-kernel` of the output that answers the buttons.
         actions: False omits the buttons.
+        next_step: command that continues the run, for a form without buttons.
     """
     has_actions = actions and live is None and run.phase != "Running"
     answer, answer_figures = _answer_nodes(run)
@@ -127,7 +130,7 @@ def picture(
             "nba-end" if run_status.status_of(run).tone != "bad" else "nba-error",
             run_status.ending_text(run),
         ),
-        None if live else footer(run, has_actions),
+        None if live else footer(run, has_actions, next_step),
         role="group",
         aria_label=f"agent run, {sanitize_value(run.model)}",
         data_run=run.id,
@@ -135,30 +138,11 @@ def picture(
     )
 
 
-@cache
-def saved_stylesheet() -> str:
-    """Return the style sheet of saved pictures; it refines the inline styles."""
-    return _minified("run.css")
-
-
-def _minified(name: str) -> str:
-    """Read a style sheet and remove comments and spaces: each saved run contains it."""
-    text = files("nbagent.view").joinpath(name).read_text("utf-8")
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    return re.sub(r"\s*([{};,>])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()
-
-
-@cache
-def live_stylesheet() -> str:
-    """Return the style sheet of live pictures, which have no inline styles and may ask."""
-    # `nba-do` hides buttons that nobody answers; in a live picture they are answered.
-    rules = [f".{cls}{{{style}}}" for cls, style in STYLES.items() if cls != "nba-do"]
-    return "".join(rules) + saved_stylesheet() + _minified("question.css")
-
-
 def page(node: Node) -> str:
     """Print a picture as HTML with its style sheet, as a notebook saves it."""
-    return f"<style>{saved_stylesheet()}</style>{html(node)}"
+    is_history = first_class(node) == "nba-history"
+    sheet = history_stylesheet() if is_history else saved_stylesheet()
+    return f"<style>{sheet}</style>\n{html(node)}"
 
 
 # The head
@@ -170,7 +154,8 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
     if live and live.open_questions:
         status = Status("Waiting for you", "waits", "?")
     clock = f"{live.elapsed_ms:.0f}" if live else None
-    *facts, time = run_facts.head_facts(run.summary(), elapsed_ms=live.elapsed_ms if live else None)
+    elapsed_ms = live.elapsed_ms if live else None
+    *facts, time = run_facts.head_facts(run_facts.placed_summary(run), elapsed_ms=elapsed_ms)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
     shown.append(_fact(time, clock))
     return h(
@@ -243,12 +228,11 @@ def prompt_node(run: RunRecord) -> Node | None:
     text = sanitize_prose(run.prompt).strip() or (
         f"({run_facts.origin_text(run)})" if run.parent_id else ""
     )
-    shown, note = truncate(text, _PROMPT_CHARS, has_all="run.record.prompt")
+    blocks, note = prompt_blocks(text, _PROMPT_CHARS, has_all="run.record.prompt")
     files = prompt_attachments(run)
-    if not shown and not files:
+    if not blocks and not files:
         return None
-    lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
-    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *files, data_key="prompt")
+    return h("blockquote", "nba-prompt", *blocks, line("nba-note", note), *files, data_key="prompt")
 
 
 # A turn
@@ -282,7 +266,7 @@ def turn_node(
     body = [
         line("nba-lab", run_facts.agent_and_node(turn)),
         *(writing.parts() if writing else _response_nodes(run, turn, live, answer_figures)),
-        *(line("nba-note", f"note: {note}") for note in run_facts.turn_notes(turn)),
+        *(_fact_line(f"note: {note}") for note in run_facts.turn_notes(turn)),
         line("nba-error", failure and f"✕ {failure}"),
         request_node(run, turn, is_open=f"{key}/request" in unfolded),
         fork_button(key) if fork else None,
@@ -324,22 +308,31 @@ def turn_line_node(run: RunRecord, turn: EngineTurn, live: LiveState | None = No
     """Draw the line of a folded turn: its calls or the start of its text, and its numbers."""
     at_work = live is not None and turn is run.turns[-1]
     summary = turn_summary_nodes(run, turn, live) or ["…" if at_work else "no text"]
-    numbers = run_facts.turn_numbers(turn) if turn.duration_ms > 0 and not at_work else ""
-    return summary_row(turn.id, summary, numbers, data_key=f"{turn.id}/line")
+    numbers = "" if at_work else run_facts.turn_tokens(turn)
+    notices = [h("span", "nba-below nba-note", text) for text in run_facts.turn_notices(turn)]
+    line_key = f"{turn.id}/line"
+    return summary_row(turn.id, summary, numbers, *notices, word="turn", data_key=line_key)
 
 
 def summary_row(
-    key: str, summary: Sequence[Node], numbers: str, *, data_key: str | None = None
+    key: str,
+    summary: Sequence[Node],
+    numbers: str,
+    *below: Node,
+    word: Literal["", "turn"] = "",
+    data_key: str | None = None,
 ) -> Node:
-    """Draw the line of a fold: an id, a summary, and numbers at the right."""
+    """Draw the line of a fold: an id with its kind, a summary, numbers at the right, notices."""
+    title = _TURN_MEANING if word else None
     return h(
         "span",
         "nba-line",
-        h("code", "nba-id", key),
+        h("code", "nba-id", f"{word} {key}".lstrip(), title=title),
         " ",
         h("span", "nba-sum", *summary),
         " ",
         h("small", "nba-num", numbers) if numbers else None,
+        *below,
         data_key=data_key,
     )
 
@@ -354,7 +347,10 @@ def turn_summary_nodes(
         nodes.append(call_node(tool, _pending_text(run, turn, tool, live)))
     if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
         nodes.append(f" and {more} more")
-    if not nodes and (preview := run_facts.text_preview(turn.text)):
+    if not nodes and turn is run_facts.answering_turn(run) and live is None:
+        # Not twice: the answer is drawn below the turns.
+        nodes.append(h("span", "nba-res", "answer"))
+    elif not nodes and (preview := run_facts.text_preview(turn.text)):
         nodes.append(preview)
     if turn.images:
         nodes.append(f"{' · ' if nodes else ''}{pluralize(len(turn.images), 'image')}")
@@ -379,14 +375,15 @@ def call_node(run: ToolRun, pending: str = "") -> Node:
     is_by_person = run.approved_by in ("person", "callback")
     marks = {"allowed": " ✓ allowed", "edited": " ✎ edited"}
     decided = marks.get(run.approval or "", "") if is_by_person else ""
-    outcome = outcome_node(run_facts.call_outcome(run, pending=pending))
+    end = run_facts.call_outcome(run, pending=pending)
+    outcome = outcome_node(end, detail=end.detail)
     return h("code", "", h("span", "nba-call", name), f"({arguments}){decided} ", outcome)
 
 
-def outcome_node(end: run_facts.Outcome) -> Node:
-    """Draw the outcome of a call."""
+def outcome_node(end: run_facts.Outcome, *, detail: str = "") -> Node:
+    """Draw the outcome of a call, with the message of an error where no card shows it."""
     if end.is_bad:
-        return h("b", "nba-err", end.text)
+        return h("b", "nba-err", f"{end.text}{detail}")
     pending = " nba-pending" if end.text.startswith("…") else ""
     return h("span", f"nba-res{pending}", end.text)
 
@@ -446,9 +443,11 @@ def card_node(
     title = one_line(
         sanitize_value(tool_title(run.tool_name, run.display_name)), run_facts.NAME_CHARS
     )
+    name = one_line(sanitize_value(run.tool_name), run_facts.NAME_CHARS)
     outcome, result = run_facts.call_outcome(run, pending=pending), run.result
     images, other_lines = card_figures(run, answer_figures)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
+    executed = run_facts.thread_text(run)
     arguments = _arguments_text(run.args) if run.args else ""
     if run.args is None and result is not None:
         arguments = "not a JSON object"
@@ -462,19 +461,22 @@ def card_node(
         h("code", "nba-call", title),
         " ",
         *((outcome_node(outcome), " ") if shows else ()),
-        h("small", "nba-num", run_facts.execution_text(run))
-        if run_facts.execution_text(run)
-        else None,
-        line("nba-note", run_facts.decision_text(run)),
+        h("small", "nba-num", executed) if executed else None,
+        _fact_line(run_facts.decision_text(run, with_reason=True), name),
         *labelled_nodes("arguments", arguments, ARGUMENTS_CHARS, f"{expression}.args", copies=True),
         *labelled_nodes(
             "arguments that the model had written",
             "" if run.asked_args is None else _arguments_text(run.asked_args),
             ARGUMENTS_CHARS,
             "the call in its turn's response",
+            fact="the model had written",
         ),
         *labelled_nodes(
-            "printed", sanitize_value(run.printed), _RESULT_CHARS, f"{expression}.printed"
+            "printed",
+            sanitize_value(run.printed),
+            _RESULT_CHARS,
+            f"{expression}.printed",
+            fact="printed",
         ),
         *(
             _result_nodes(run, result_expression)
@@ -482,10 +484,16 @@ def card_node(
             else _error_nodes(run, expression)
         ),
         progress_node(key, progress) if progress else None,
-        *(line("nba-note", f"note: {note}") for note in (*run_facts.tool_notes(run), *other_lines)),
+        *(_fact_line(f"note: {note}") for note in run_facts.tool_notes(run)),
+        *(line("nba-note", f"note: {note}") for note in other_lines),
         *images,
         data_key=key,
     )
+
+
+def _fact_line(text: str, about: str = "") -> Node | None:
+    """Draw a line of a fold that the text form shows too; `about` names its call."""
+    return h("div", "nba-note nba-fact", text, title=about or None) if text else None
 
 
 def _arguments_text(args: dict[str, Any]) -> str:
@@ -503,7 +511,7 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     made = table_of(data)
     if made is not None:
         return [
-            label_node(f"result · {summarize_value(data)}"),
+            label_node(f"result · {summarize_result(data)}"),
             with_copy_button(made[0]),
             *made[1:],
         ]
@@ -513,7 +521,7 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
 
 def _error_nodes(run: ToolRun, expression: str) -> list[Node]:
     # The card's line on the decision says it already.
-    is_plain_denial = run.approval == "denied" and run.approved_by == "person" and not run.reason
+    is_plain_denial = run.approval == "denied" and run.approved_by == "person"
     error = run.result.error if run.result and not is_plain_denial else None
     message = sanitize_value(
         error.message if error and error.code == "E_DENIED" else str(error or "")
@@ -568,14 +576,15 @@ def _content_blocks(turn: EngineTurn, has_all: str) -> tuple[list[Node], str]:
     return blocks, note
 
 
-def footer(run: RunRecord, actions: bool) -> Node:
-    """Draw buttons, the identity of the run, and its time by kind."""
+def footer(run: RunRecord, actions: bool, next_step: str = "") -> Node:
+    """Draw buttons, the identity of the run, the next step, and the time by kind."""
     buttons = run_buttons(run) if actions else []
     pieces = timing.time_bar(run.turns)
-    text = " · ".join(filter(None, (run_facts.run_identity(run), timing.bar_text(pieces))))
+    facts = (run_facts.run_identity(run), next_step, timing.bar_text(pieces))
+    text = " · ".join(filter(None, facts))
     about: Node = h("small", "", text)
     kinds = list(timing.totals_by_kind(pieces))
-    if len(run.turns) > 1 and len(kinds) > 1:
+    if len(run.turns) > 1 or len(kinds) > 1:
         about = h(
             "details", "", h("summary", "", about), *_time_table(run, kinds), data_key="times"
         )
@@ -583,12 +592,25 @@ def footer(run: RunRecord, actions: bool) -> Node:
 
 
 def _time_table(run: RunRecord, kinds: Sequence[timing.Kind]) -> list[Node]:
-    """Draw the time of each turn by kind: the time bar for pages without styles."""
+    """Draw the time of each turn by kind, and of its calls: no other part names these times."""
     rows: list[dict[str, str]] = []
     for turn in run.turns:
         sums = timing.totals_by_kind(timing.turn_segments(turn))
         spent = {
             timing.KIND_WORDS[k]: format_duration(sums[k]) if sums.get(k) else "" for k in kinds
         }
-        rows.append({"turn": turn.id, **spent})
-    return table_of(rows, most_rows=100) or []
+        rows.append({"turn": turn.id, **spent, "calls": _call_times(turn)})
+    if not any(row["calls"] for row in rows):
+        rows = [{name: row[name] for name in row if name != "calls"} for row in rows]
+    return table_of(rows, most_rows=100, at_least=1) or []
+
+
+def _call_times(turn: EngineTurn) -> str:
+    """`population 12 ms, area 3 ms`."""
+    timed = [run for run in turn.tool_runs if run.result is not None and run.started_at is not None]
+    times = [
+        f"{one_line(sanitize_value(run.tool_name), _TIMED_NAME_CHARS)} "
+        f"{format_duration(run.duration_ms)}"
+        for run in timed[:_TIMED_CALLS]
+    ]
+    return ", ".join([*times, "…"] if len(timed) > _TIMED_CALLS else times)

@@ -52,7 +52,7 @@ def history_node(
     )
     return h(
         "div",
-        ROOT_CLASS,
+        f"nba-history {ROOT_CLASS}",
         h("div", "nba-wide", field, " ", data_lm_suppress_shortcuts="true") if kernel else None,
         h("div", "nba-wide nba-wide-table nba-scrolls", table),
         h("div", "nba-foot", h("small", "", f"{total} · {note}" if note else total)),

@@ -36,13 +36,16 @@ def with_copy_button(node: Node) -> Node:
 
 
 def labelled_nodes(
-    label: str, text: str, limit: int, has_all: str, *, copies: bool = False
+    label: str, text: str, limit: int, has_all: str, *, copies: bool = False, fact: str = ""
 ) -> list[Node]:
-    """Draw a text within its limit under a label, on demand with a copy button."""
+    """Draw a text within its limit under a label, on demand with a copy button.
+
+    With `fact`, the text form shows it under this name.
+    """
     if not text:
         return []
     shown, note = truncate(text, limit, has_all=has_all)
-    code = h("pre", "", shown)
+    code = h("pre", "nba-fact" if fact else "", shown, title=fact or None)
     parts = (label_node(label), with_copy_button(code) if copies else code, line("nba-note", note))
     return [part for part in parts if part is not None]
 
