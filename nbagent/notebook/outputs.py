@@ -29,9 +29,9 @@ from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h
 from nbagent.view.printers import html
-from nbagent.view.run_picture import ROOT_CLASS, page, picture
+from nbagent.view.run_picture import ROOT_CLASS, page, picture, styled
 from nbagent.view.run_tree import answers_listing
-from nbagent.view.terminal import run_text
+from nbagent.view.terminal import saved_text
 
 KERNEL = secrets.token_hex(4)
 """Id of this kernel in its pictures: buttons of pictures from other kernels stay hidden."""
@@ -122,8 +122,8 @@ class Output:
         if self.parts and not parts:
             self._display({"text/plain": f"Run {self.parts[0][0][:8]} was deleted."})
             return
-        drawn = "".join(html(self._node(records)) for records in parts)
-        drawn = page("") + drawn if drawn else ""  # one style sheet for all parts
+        drawn = "\n".join(html(self._node(records)) for records in parts)
+        drawn = styled(drawn) if drawn else ""  # one style sheet for all parts
         made = {"text/html": drawn, "text/plain": "\n\n".join(map(_parts_text, parts))}
         self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
 
@@ -153,7 +153,7 @@ class Output:
             return compare_node(records)
         (run,) = records
         unfolded = self.unfolded.get(run.id, frozenset())
-        return picture(run, unfolded=unfolded, kernel=self.id)
+        return picture(run, unfolded=unfolded, kernel=self.id, has_record=True)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         options: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
@@ -193,7 +193,7 @@ class ListOutput(Output):
 def _parts_text(records: list[RunRecord]) -> str:
     if len(records) > 2:
         return str(answers_listing(*records))
-    return compare_text(records) if len(records) > 1 else run_text(*records)
+    return compare_text(records) if len(records) > 1 else saved_text(*records)
 
 
 def find_output(output_id: object) -> Output | None:
@@ -222,5 +222,6 @@ def records_metadata(*runs: RunRecord) -> dict[str, Any]:
 
 def display_final(run: RunRecord) -> None:
     """Show a run without buttons, in one final display."""
-    made = {"text/html": page(picture(run, actions=False)), "text/plain": run_text(run)}
+    drawn = page(picture(run, actions=False, has_record=True))
+    made = {"text/html": drawn, "text/plain": saved_text(run)}
     display(made, raw=True, metadata=records_metadata(run))

@@ -102,7 +102,7 @@ _NOTE_INDENT = " " * 5
 _MARKS = {"del": "[-{}-]", "ins": "{{+{}+}}"}
 
 
-def plain_text(node: Node, *, unfold: bool = False) -> str:
+def plain_text(node: Node, *, unfold: bool = False, omitted: Collection[str] = frozenset()) -> str:
     """Print a node as plain text.
 
     A closed fold is one line, and below it the facts in it (class `nba-fact`).
@@ -110,8 +110,17 @@ def plain_text(node: Node, *, unfold: bool = False) -> str:
     Args:
         node: the tree.
         unfold: True prints the bodies of closed folds too.
+        omitted: first classes of the parts to leave out.
     """
+    node = _without(node, omitted) if omitted else node
     return _joined_lines(_text_lines(node, unfold))
+
+
+def _without(node: Node, omitted: Collection[str]) -> Node:
+    if isinstance(node, str):
+        return node
+    shown = [child for child in node[2:] if first_class(child) not in omitted]
+    return [*node[:2], *(_without(child, omitted) for child in shown)]
 
 
 def _joined_lines(lines: Sequence[str]) -> str:
@@ -193,7 +202,8 @@ def _head_lines(children: Sequence[Node]) -> list[str]:
     """`✓ Answered · model · 3 turns`."""
     first, *texts = [t for t in (_inline_piece(child).strip() for child in children) if t]
     has_mark = first_class(children[0]) == "nba-mark"
-    return [f"{first} {' · '.join(texts)}" if has_mark else " · ".join([first, *texts])]
+    row = f"{first} {' · '.join(texts)}" if has_mark else " · ".join([first, *texts])
+    return [row.removesuffix(" ·")]
 
 
 def _fold_line(children: Sequence[Node]) -> list[str]:

@@ -29,7 +29,7 @@ _MAX_PROMPT_CHARS = 60_000
 _BAR = re.compile(r"(?<!\\)\|")
 
 
-def table_of(value: Any, *, most_rows: int = _ROWS, at_least: int = 2) -> list[Node] | None:
+def table_of(value: Any, *, most_rows: int = _ROWS) -> list[Node] | None:
     """Draw a list of objects with the same keys, or `shown`'s text of a DataFrame, as a table.
 
     Returns:
@@ -37,7 +37,7 @@ def table_of(value: Any, *, most_rows: int = _ROWS, at_least: int = 2) -> list[N
     """
     if isinstance(value, str):
         rows, more = _frame_rows(value, most_rows)
-    elif names := columns_of(value, at_least=at_least):
+    elif names := columns_of(value):
         items = cast("Sequence[dict[str, Any]]", value)[:most_rows]
         rows = [names, *([_cell_text(item[name]) for name in names] for item in items)]
         more = len(value) - len(items)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from nbagent.contracts.approval import Question
 from nbagent.contracts.canonical import json_object
@@ -45,7 +45,7 @@ from nbagent.view.text_format import (
     truncate,
     value_text,
 )
-from nbagent.view.theme import history_stylesheet, saved_stylesheet
+from nbagent.view.theme import history_stylesheet, saved_stylesheet, used_rules
 from nbagent.view.turn_request import (
     label_node,
     labelled_nodes,
@@ -58,8 +58,9 @@ _RESULT_CHARS = 3_000
 """Shown characters of a result, and of printed text."""
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
-_TIMED_CALLS, _TIMED_NAME_CHARS = 8, 40
+_TIMED_TURNS, _TIMED_CALLS, _TIMED_NAME_CHARS = 100, 8, 40
 _TURN_MEANING = "one request to the model and its calls"
+_RECORD_NOTE = "its record is in this file"
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset text between `$` in any output: "$5 or
 # $6" would become a formula, and a model's text would be run as TeX. These classes prevent that.
@@ -97,6 +98,7 @@ def picture(
     kernel: str = "",
     actions: bool = True,
     next_step: str = "",
+    has_record: bool = False,
 ) -> Node:
     """Draw a whole run.
 
@@ -107,6 +109,7 @@ def picture(
         kernel: `data-kernel` of the output that answers the buttons.
         actions: False omits the buttons.
         next_step: command that continues the run, for a form without buttons.
+        has_record: True if the file that holds the picture holds the run's record too.
     """
     has_actions = actions and live is None and run.phase != "Running"
     answer, answer_figures = _answer_nodes(run)
@@ -130,7 +133,7 @@ def picture(
             "nba-end" if run_status.status_of(run).tone != "bad" else "nba-error",
             run_status.ending_text(run),
         ),
-        None if live else footer(run, has_actions, next_step),
+        None if live else footer(run, has_actions, _RECORD_NOTE if has_record else next_step),
         role="group",
         aria_label=f"agent run, {sanitize_value(run.model)}",
         data_run=run.id,
@@ -141,8 +144,19 @@ def picture(
 def page(node: Node) -> str:
     """Print a picture as HTML with its style sheet, as a notebook saves it."""
     is_history = first_class(node) == "nba-history"
-    sheet = history_stylesheet() if is_history else saved_stylesheet()
-    return f"<style>{sheet}</style>\n{html(node)}"
+    return styled(html(node), history_stylesheet() if is_history else saved_stylesheet())
+
+
+def styled(pictures: str, sheet: str = "") -> str:
+    """Add the style sheet to printed pictures: the rules that they use; all of them for none.
+
+    It stands behind the first line: beside it, that line's time and id would be in every diff.
+    """
+    sheet = sheet or saved_stylesheet()
+    first, line_end, rest = pictures.partition("\n")
+    if not line_end:
+        return f"<style>{used_rules(sheet, pictures) if pictures else sheet}</style>\n{pictures}"
+    return f"{first}\n<style>{used_rules(sheet, pictures)}</style>\n{rest}"
 
 
 # The head
@@ -157,7 +171,7 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
     elapsed_ms = live.elapsed_ms if live else None
     *facts, time = run_facts.head_facts(run_facts.placed_summary(run), elapsed_ms=elapsed_ms)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
-    shown.append(_fact(time, clock))
+    shown.append(_fact(time, clock, "nba-time"))
     return h(
         "div",
         "nba-top",
@@ -185,12 +199,12 @@ def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) 
     )
 
 
-def _fact(fact: run_facts.Fact, clock: str | None = None) -> Node:
+def _fact(fact: run_facts.Fact, clock: str | None = None, look: str = "") -> Node:
     aside = h("span", "nba-aside", f" {fact.detail}") if fact.detail else None
     word = f" {fact.word}" if fact.word else ""
     if clock is not None:  # the page keeps counting, and the unit may change
-        return h("span", "", h("b", "", fact.value + word, data_clock=clock), aside)
-    return h("span", "", h("b", "", fact.value), word, aside)
+        return h("span", look, h("b", "", fact.value + word, data_clock=clock), aside)
+    return h("span", look, h("b", "", fact.value), word, aside)
 
 
 def _activity_node(live: LiveState) -> Node:
@@ -311,23 +325,19 @@ def turn_line_node(run: RunRecord, turn: EngineTurn, live: LiveState | None = No
     numbers = "" if at_work else run_facts.turn_tokens(turn)
     notices = [h("span", "nba-below nba-note", text) for text in run_facts.turn_notices(turn)]
     line_key = f"{turn.id}/line"
-    return summary_row(turn.id, summary, numbers, *notices, word="turn", data_key=line_key)
+    meaning = _TURN_MEANING if turn is run.turns[0] else ""
+    name = h("code", "nba-id", f"turn {turn.id}", title=meaning or None)
+    return summary_row(name, summary, numbers, *notices, data_key=line_key)
 
 
 def summary_row(
-    key: str,
-    summary: Sequence[Node],
-    numbers: str,
-    *below: Node,
-    word: Literal["", "turn"] = "",
-    data_key: str | None = None,
+    name: Node, summary: Sequence[Node], numbers: str, *below: Node, data_key: str | None = None
 ) -> Node:
-    """Draw the line of a fold: an id with its kind, a summary, numbers at the right, notices."""
-    title = _TURN_MEANING if word else None
+    """Draw the line of a fold: a name or id, a summary, numbers at the right, notices."""
     return h(
         "span",
         "nba-line",
-        h("code", "nba-id", f"{word} {key}".lstrip(), title=title),
+        h("code", "nba-id", name) if isinstance(name, str) else name,
         " ",
         h("span", "nba-sum", *summary),
         " ",
@@ -576,11 +586,11 @@ def _content_blocks(turn: EngineTurn, has_all: str) -> tuple[list[Node], str]:
     return blocks, note
 
 
-def footer(run: RunRecord, actions: bool, next_step: str = "") -> Node:
-    """Draw buttons, the identity of the run, the next step, and the time by kind."""
+def footer(run: RunRecord, actions: bool, note: str = "") -> Node:
+    """Draw buttons, the identity of the run, a note, and the time by kind."""
     buttons = run_buttons(run) if actions else []
     pieces = timing.time_bar(run.turns)
-    facts = (run_facts.run_identity(run), next_step, timing.bar_text(pieces))
+    facts = (run_facts.run_identity(run), note, timing.bar_text(pieces))
     text = " · ".join(filter(None, facts))
     about: Node = h("small", "", text)
     kinds = list(timing.totals_by_kind(pieces))
@@ -593,16 +603,16 @@ def footer(run: RunRecord, actions: bool, next_step: str = "") -> Node:
 
 def _time_table(run: RunRecord, kinds: Sequence[timing.Kind]) -> list[Node]:
     """Draw the time of each turn by kind, and of its calls: no other part names these times."""
-    rows: list[dict[str, str]] = []
-    for turn in run.turns:
+    rows: list[list[str]] = [["turn", *(timing.KIND_WORDS[k] for k in kinds), "calls"]]
+    for turn in run.turns[:_TIMED_TURNS]:
         sums = timing.totals_by_kind(timing.turn_segments(turn))
-        spent = {
-            timing.KIND_WORDS[k]: format_duration(sums[k]) if sums.get(k) else "" for k in kinds
-        }
-        rows.append({"turn": turn.id, **spent, "calls": _call_times(turn)})
-    if not any(row["calls"] for row in rows):
-        rows = [{name: row[name] for name in row if name != "calls"} for row in rows]
-    return table_of(rows, most_rows=100, at_least=1) or []
+        spent = [format_duration(sums[k]) if sums.get(k) else "" for k in kinds]
+        rows.append([turn.id, *spent, _call_times(turn)])
+    more = len(run.turns) - _TIMED_TURNS
+    # Without classes: it is the longest part of a small run, and plain cells are readable.
+    cells = [[h("td" if n else "th", "", text) for text in row] for n, row in enumerate(rows)]
+    table = h("table", "", *(h("tr", "", *row) for row in cells))
+    return [table, *([h("div", "", f"… {more:,} turns more")] if more > 0 else [])]
 
 
 def _call_times(turn: EngineTurn) -> str:

@@ -32,6 +32,8 @@ from nbagent.view.text_format import sanitize_prose, sanitize_value
 
 _ADVISING = frozenset({"nba-end", "nba-error", "nba-foot", "nba-below"})
 """Classes of the parts of a picture with advice."""
+_VOLATILE = frozenset({"nba-time", "nba-foot"})
+"""Classes of the parts that differ in each run: times, ids."""
 
 
 def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
@@ -41,6 +43,15 @@ def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
     """
     node = picture(run, actions=False, next_step=next_step(run))
     return plain_text(node if advise is str else _with_advice(node, advise))
+
+
+def saved_text(run: RunRecord) -> str:
+    """Print a run as a file has it: without the times and ids that are in its HTML and record.
+
+    Two runs of a cell then differ in this text only where their models or tools did.
+    """
+    shown = plain_text(picture(run, actions=False), omitted=_VOLATILE)
+    return "\n\n".join(filter(None, (shown, next_step(run))))
 
 
 def _with_advice(node: Node, advise: Callable[[str], str], *, is_ours: bool = False) -> Node:

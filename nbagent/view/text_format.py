@@ -146,12 +146,12 @@ def table_shape(value: Any) -> str:
     )
 
 
-def columns_of(value: Any, *, at_least: int = 2) -> list[str]:
-    """Return the common keys of some objects with the same keys; else an empty list."""
+def columns_of(value: Any) -> list[str]:
+    """Return the common keys of two or more objects with the same keys; else an empty list."""
     if not isinstance(value, list | tuple):
         return []
     rows = cast("list[Any]", value)
-    if len(rows) < at_least or not isinstance(rows[0], dict) or not rows[0]:
+    if len(rows) < 2 or not isinstance(rows[0], dict) or not rows[0]:
         return []
     keys = cast("dict[str, Any]", rows[0]).keys()
     return list(keys) if all(isinstance(r, dict) and r.keys() == keys for r in rows) else []

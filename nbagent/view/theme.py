@@ -12,6 +12,11 @@ from functools import cache
 from importlib.resources import files
 
 _VARIABLE = re.compile(r"--([a-z]+):\s*([^;]+);")
+_RULE = re.compile(r"([^{}]+)\{[^{}]*\}")
+"""An innermost rule, with the declarations before it."""
+_TAG_LIST = re.compile(r"[a-z0-9]+(?:,[a-z0-9]+)*")
+_VARIABLE_USE, _DEFINITION = re.compile(r"var\(--(\w+)"), re.compile(r"--(\w+):[^;{}]+;?")
+_CLASS_NAME = re.compile(r"nba-[\w-]+")
 _FALLBACK = re.compile(r"var\(--[\w-]+,\s*([^)]+)\)")
 _DARK_SURFACES = {"bg": "#1e1e1e", "fg": "#e4e4e6", "line": "#3c3e42"}
 """Surfaces of a dark page of our own; in Jupyter they follow the theme."""
@@ -40,17 +45,17 @@ STYLES: Mapping[str, str] = {
     "nba-history": f"max-width:none;{_FRAME};border-radius:8px;overflow:auto",
     "nba-head": f"display:flex;flex-wrap:wrap;gap:2px 10px;padding:6px 12px;background:{_SOFT}",
     "nba-bar": f"display:flex;height:4px;background:{_SOFT_EDGE}",
-    "nba-i-model": f"height:4px;background:{COLOURS['model']}",
-    "nba-i-tool": f"height:4px;background:{COLOURS['call']}",
-    "nba-i-wait": f"height:4px;background:{COLOURS['idle']}",
-    "nba-i-bad": f"height:4px;background:{COLOURS['bad']}",
-    "nba-i-ok": f"height:4px;background:{COLOURS['ok']}",
+    "nba-i-model": f"background:{COLOURS['model']}",
+    "nba-i-tool": f"background:{COLOURS['call']}",
+    "nba-i-wait": f"background:{COLOURS['idle']}",
+    "nba-i-bad": f"background:{COLOURS['bad']}",
+    "nba-i-ok": f"background:{COLOURS['ok']}",
     "nba-turn": "padding:3px 12px",
     "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;width:calc(100% - 24px)",
     "nba-sum": "flex:1 1 180px;overflow:hidden",
     "nba-below": "flex:1 0 100%",
     "nba-end": "padding:5px 14px",
-    "nba-num": "float:right;margin-left:auto;opacity:.7",
+    "nba-num": "float:right;opacity:.7",
     "nba-body": "padding:2px 12px 10px 30px",
     "nba-card": f"{_FRAME};border-radius:5px;padding:6px 10px;margin-top:6px",
     "nba-prompt": "margin:0;padding:7px 12px",
@@ -85,7 +90,8 @@ and the like."""
 @cache
 def saved_stylesheet() -> str:
     """Return the style sheet of saved pictures; it refines the inline styles."""
-    return _minified("theme.css", "run.css")
+    # The panel has a saved form of its own.
+    return _minified("theme.css", "run.css").replace(",.nba-panel", "")
 
 
 @cache
@@ -94,12 +100,28 @@ def history_stylesheet() -> str:
     return saved_stylesheet() + _minified("history.css")
 
 
+def used_rules(sheet: str, page: str) -> str:
+    """Return the part of a sheet that a page needs: rules on its classes, and their variables."""
+    classes = set(_CLASS_NAME.findall(page))
+
+    def used(rule: re.Match[str]) -> str:
+        before, _, selectors = rule[1].rpartition(";")
+        named = set(_CLASS_NAME.findall(selectors))
+        tags = selectors.strip("{").split(",") if _TAG_LIST.fullmatch(selectors) else []
+        is_used = bool(named & classes) if named else any(f"<{tag}" in page for tag in tags)
+        return rule[0] if is_used or not (named or tags) else f"{before};" * bool(before)
+
+    rules = _RULE.sub(used, sheet)
+    variables = {*_VARIABLE_USE.findall(rules)}
+    return _DEFINITION.sub(lambda d: d[0] if d[1] in variables else "", rules)
+
+
 @cache
 def live_stylesheet() -> str:
     """Return the style sheet of live pictures, which have no inline styles and may ask."""
     # `nba-do` hides buttons that nobody answers; in a live picture they are answered.
     rules = [f".{cls}{{{style}}}" for cls, style in STYLES.items() if cls != "nba-do"]
-    return "".join(rules) + saved_stylesheet() + _minified("question.css")
+    return "".join(rules) + _minified("theme.css", "run.css", "question.css")
 
 
 @cache

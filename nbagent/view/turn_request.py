@@ -17,6 +17,8 @@ from nbagent.view.text_format import (
 
 _MESSAGE_CHARS = 600
 _SYSTEM_CHARS = 3_000
+_COPIED_CHARS = 40
+"""Shortest text with a copy button: a button is longer than `{"city": "Oslo"}`."""
 
 
 def turn_position(run: RunRecord, turn: EngineTurn) -> int:
@@ -46,6 +48,7 @@ def labelled_nodes(
         return []
     shown, note = truncate(text, limit, has_all=has_all)
     code = h("pre", "nba-fact" if fact else "", shown, title=fact or None)
+    copies = copies and len(shown) >= _COPIED_CHARS
     parts = (label_node(label), with_copy_button(code) if copies else code, line("nba-note", note))
     return [part for part in parts if part is not None]
 
