@@ -81,6 +81,8 @@ class Output:
         """Opens views for a number of runs that a button starts; None uses a `LiveOutput`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """Keys of the opened folds by run id."""
+        self.run_text: Callable[[RunRecord], str] = saved_text
+        """Text of a run; the run of a cell has no times and ids there, for diffs of files."""
         self._store: Store = current_store()
         self._is_shown = False
         _outputs[self.id] = self
@@ -124,7 +126,7 @@ class Output:
             return
         drawn = "\n".join(html(self._node(records)) for records in parts)
         drawn = styled(drawn) if drawn else ""  # one style sheet for all parts
-        made = {"text/html": drawn, "text/plain": "\n\n".join(map(_parts_text, parts))}
+        made = {"text/html": drawn, "text/plain": "\n\n".join(map(self._text, parts))}
         self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
 
     def remove_runs(self, run_ids: Collection[str]) -> None:
@@ -154,6 +156,11 @@ class Output:
         (run,) = records
         unfolded = self.unfolded.get(run.id, frozenset())
         return picture(run, unfolded=unfolded, kernel=self.id, has_record=True)
+
+    def _text(self, records: list[RunRecord]) -> str:
+        if len(records) > 2:
+            return str(answers_listing(*records))
+        return compare_text(records) if len(records) > 1 else self.run_text(*records)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         options: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
@@ -190,12 +197,6 @@ class ListOutput(Output):
         self._below.show_saved(run)
 
 
-def _parts_text(records: list[RunRecord]) -> str:
-    if len(records) > 2:
-        return str(answers_listing(*records))
-    return compare_text(records) if len(records) > 1 else saved_text(*records)
-
-
 def find_output(output_id: object) -> Output | None:
     """Return the output with that id; None if it is unknown."""
     return _outputs.get(output_id) if isinstance(output_id, str) else None
@@ -220,8 +221,8 @@ def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 
-def display_final(run: RunRecord) -> None:
-    """Show a run without buttons, in one final display."""
+def display_final(run: RunRecord, text: Callable[[RunRecord], str] = saved_text) -> None:
+    """Show a run without buttons, in one final display with its text."""
     drawn = page(picture(run, actions=False, has_record=True))
-    made = {"text/html": drawn, "text/plain": saved_text(run)}
+    made = {"text/html": drawn, "text/plain": text(run)}
     display(made, raw=True, metadata=records_metadata(run))

@@ -137,7 +137,7 @@ def _text_lines(node: Node, unfold: bool) -> list[str]:
         case "details":
             return _fold_lines(children, look, is_open=unfold or "open" in attributes)
         case "table":
-            return [*aligned(*_table_texts(node))]
+            return _table_lines(node)
         case "hr":
             return [""]
         case "pre":
@@ -149,7 +149,7 @@ def _text_lines(node: Node, unfold: bool) -> list[str]:
             return _JOINED[look](children)
         case _ if look == "nba-answer":
             return ["", *PLAIN.blocks(children).split("\n"), ""]
-        case _ if look == "nba-counts":
+        case _ if "nba-counts" in str(attributes.get("class", "")).split():
             return [_bar_text(children)]
         case "ul" | "ol":
             return PLAIN.block(node).split("\n")
@@ -228,15 +228,6 @@ def _figure_lines(children: Sequence[Node]) -> list[str]:
     return [_inline_piece(child) for child in children[:1]]
 
 
-_JOINED: dict[str, Callable[[Sequence[Node]], list[str]]] = {
-    "nba-head": _head_lines,
-    "nba-line": _fold_line,
-    "nba-foot": _foot_lines,
-    "nba-figure": _figure_lines,
-}
-"""Parts that a style sheet puts into a row, by class."""
-
-
 def _fold_lines(children: Sequence[Node], look: str, *, is_open: bool) -> list[str]:
     summary, *body = children or [""]
     lines = _children_lines(split_node(summary)[2], False)
@@ -258,14 +249,42 @@ def _facts(node: Node) -> Iterator[str]:
         yield from _facts(child)
 
 
-def _table_texts(table: Node) -> tuple[list[list[str]], set[int]]:
-    """Cells of a table, and the columns whose cells stand at the right."""
+def _table_lines(table: Node) -> list[str]:
+    """Print a table. In a listing, columns without a text are left out, and useless headings."""
     rows = [row[2:] for row in _rows(table)]
     cells = [[" ".join(_inline_text(cell[2:]).split("\n")).strip() for cell in row] for row in rows]
     width = max(map(len, cells), default=0)
-    last = rows[-1] if rows else []
-    right = {i for i, cell in enumerate(last) if first_class(cell) == "nba-r"}
-    return [[*row, *[""] * (width - len(row))] for row in cells], right
+    right = {i for row in rows[-1:] for i, cell in enumerate(row) if first_class(cell) == "nba-r"}
+    cells = [[*row, *[""] * (width - len(row))] for row in cells]
+    if first_class(table) != "nba-rows":
+        return [*aligned(cells, range(width), right)]
+    has_heads = bool(rows) and split_node(rows[0][-1])[1].get("scope") == "col"
+    columns = [i for i in range(width) if any(row[i] for row in cells[has_heads:])]
+    return [*aligned(cells[has_heads and len(columns) < 2 :], columns, right)]
+
+
+def _list_lines(children: Sequence[Node]) -> list[str]:
+    """Print a listing: below its title its lines are indented; empty lines separate its parts."""
+    titles = [child for child in children if split_node(child)[0] == "h4"]
+    parts = [child for child in children if first_class(child) == "nba-list"]
+    own = [_text_lines(child, False) for child in children if child not in (*titles, *parts)]
+    lines = [
+        line for n, block in enumerate(own) for line in ([""] * (n > 0 and not titles) + block)
+    ]
+    head = [_inline_text(title[2:]) for title in titles]
+    blocks = [[*head, *(f"  {line}" if titles else line for line in lines)]]
+    blocks += [_text_lines(part, False) for part in parts]
+    return "\n\n".join("\n".join(block) for block in blocks if block).split("\n")
+
+
+_JOINED: dict[str, Callable[[Sequence[Node]], list[str]]] = {
+    "nba-head": _head_lines,
+    "nba-line": _fold_line,
+    "nba-foot": _foot_lines,
+    "nba-figure": _figure_lines,
+    "nba-list": _list_lines,
+}
+"""Parts with a form of their own, by class."""
 
 
 def _rows(node: Node) -> list[list[Node]]:
@@ -274,10 +293,11 @@ def _rows(node: Node) -> list[list[Node]]:
     return [node] if node[0] == "tr" else [row for child in node[2:] for row in _rows(child)]
 
 
-def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Iterator[str]:
-    """Print rows with aligned columns; columns without any text are omitted."""
-    columns = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-    widths = {i: max(min(len(row[i]), _COLUMN_CHARS) for row in rows) for i in columns}
+def aligned(
+    rows: Sequence[Sequence[str]], columns: Sequence[int], right: Collection[int] = ()
+) -> Iterator[str]:
+    """Print some columns of rows aligned; those in `right` at the right."""
+    widths = {i: max(min(len(row[i]), _COLUMN_CHARS) for row in rows) for i in columns if rows}
     for row in rows:
         line = ""
         for i in columns:
@@ -293,26 +313,22 @@ def aligned(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> Itera
 
 
 _BAR_MARKS = {"nba-i-ok": "#", "nba-i-bad": "x", "nba-i-model": ">", "nba-i-left": "."}
-BAR_CHARS = 30
+_BAR_CHARS = 30
 
 
 def _bar_text(segments: Sequence[Node]) -> str:
-    counts = [
-        (_BAR_MARKS.get(first_class(part), "."), int(part[1]["style"].partition(":")[2]))
-        for part in segments
-        if not isinstance(part, str)
-    ]
-    return bar_text(counts)
+    shares = [split_node(part)[1]["style"].partition(":")[2] for part in segments]
+    return bar_text([(first_class(part), int(n)) for part, n in zip(segments, shares, strict=True)])
 
 
 def bar_text(counts: Sequence[tuple[str, int]]) -> str:
-    """Print a bar of counts by their marks: `[####x>>..]`."""
+    """Print a bar from the class and the count of each segment: `[####x>>..]`."""
     total, bar, done = sum(count for _, count in counts) or 1, "", 0
-    for mark, count in counts:
+    for look, count in counts:
         done += count
         # At least one character: a few failed cases of many must not disappear.
-        bar += mark * max(1, round(BAR_CHARS * done / total) - len(bar))
-    return f"[{bar[:BAR_CHARS]}]"
+        bar += _BAR_MARKS.get(look, ".") * max(1, round(_BAR_CHARS * done / total) - len(bar))
+    return f"[{bar[:_BAR_CHARS]}]"
 
 
 # Markdown
@@ -386,7 +402,7 @@ class Markdown:
 
     def _table(self, node: Node) -> str:
         if not self.escapes:
-            return "\n".join(aligned(*_table_texts(node)))
+            return "\n".join(_table_lines(node))
         rows = [[self._cell(cell) for cell in row[2:]] for row in _rows(node)]
         if not rows:
             return ""

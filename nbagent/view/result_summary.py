@@ -39,7 +39,9 @@ def summarize_result(data: Any) -> str:
     if not isinstance(data, dict):
         return summarize_value(data)
     fields = cast("dict[str, Any]", data)
-    return _script_text(fields) or _file_text(fields) or short_json(fields) or _fields_text(fields)
+    empty = [_list_text(name, items) for name, items in _lists(fields) if not items]
+    shown = _script_text(fields) or _file_text(fields) or ", ".join(empty)
+    return shown or short_json(fields) or _fields_text(fields)
 
 
 def summarize_error(error: ErrorInfo) -> str:

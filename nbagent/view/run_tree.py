@@ -10,6 +10,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
+from nbagent.view.run_rows import prompt_line
 from nbagent.view.text_format import (
     format_cost,
     format_count,
@@ -22,7 +23,6 @@ from nbagent.view.text_format import (
     tool_title,
 )
 
-_PREVIEW_CHARS = 80
 _ANSWER_CHARS = 400
 _MAX_DEPTH = 40
 """Nested levels that are drawn; deeper runs are drawn at this level."""
@@ -93,9 +93,7 @@ def branch_line(branch: RunNode) -> str:
     how = {"continue": "continued", "resume": "resumed"}
     how |= {"fork": f"{fork.turn_id} again"} if fork else {}
     began = [f"{how[run.kind]}:"] if run.kind in how else []
-    texts = [
-        one_line(sanitize_prose(text), _PREVIEW_CHARS) for text in (run.prompt, run.text) if text
-    ]
+    texts = [prompt_line(text) for text in (run.prompt, run.text) if text]
     ended = [] if run.stop_reason == "answered" else [f"({run.stop_reason or run.phase})"]
     if run.stop_reason == "stopped" and fork and fork.defer_calls:
         ended = ["(its tool calls have not run yet; resume runs them)"]
