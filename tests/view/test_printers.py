@@ -29,36 +29,42 @@ from nbagent.view.theme import COLOURS, DARK, STYLES, dark_rules, live_styleshee
 
 # Results in a few words
 
-HIT = {"path": "a.py", "line": 12, "column": 1, "text": "x", "before": [], "after": []}
+HIT: dict[str, Any] = {
+    "path": "a.py",
+    "line": 12,
+    "column": 1,
+    "text": "x",
+    "before": [],
+    "after": [],
+}
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        ({"path": "notes.md", "bytes": 2_100, "sha256": "0" * 64}, "notes.md · 2.1 kB"),
-        ({"path": "n.md", "bytesWritten": 12, "sha256After": "0" * 64}, "n.md · 12 B"),
-        ({"path": "n.md", "bytes": 9_000, "truncated": True, "hint": "…"}, "n.md · 9.0 kB · cut"),
-        ({"path": f"@project/{'deep/' * 30}end.csv", "bytes": 1}, "/deep/end.csv · 1 B"),
-        ({"path": "src/", "entries": ["a", "b/"], "truncated": False}, 'src/ · 2 entries: "a", …'),
-        ({"matches": [HIT] * 3, "truncated": False, "stats": {}}, "3 matches: a.py:12, …"),
-        ({"matches": [], "truncated": False, "stats": {}}, "no matches"),
-        ({"skills": [{"name": "pdf", "description": "d" * 90}]}, "skills: pdf"),
-        ({"skill_name": "s", "stdout": "a\nmean 4.2\n", "returncode": 0}, '"mean 4.2"'),
-        ({"stdout": "", "stderr": "x\nValueError: y\n", "returncode": 1}, "exit 1 · "),
-        ({"stdout": "a", "stderr": "", "returncode": -9, "timed_out": True}, "timed out"),
-        ({"stdout": "", "stderr": "", "returncode": 0}, "nothing printed"),
-        (
-            {"city": "Oslo", "mayor": "A" * 30, "n": 717_710, "more": "b" * 90},
-            'city="Oslo", mayor=',
-        ),
-        (list(range(100)), "100 items: 0, …"),
-        ([{"name": "first", "x": "y" * 60}, {"z": 1}], "2 items: first, …"),
-        ({"stdout": 5, "path": 7, "matches": {"a": 1}}, "stdout"),
-        ({"path": "", "bytes": "many"}, "path"),
-        ({"a": {"b": [[["c"] * 9] * 9] * 9}}, "a="),
-    ],
-    ids=str,
-)
+RESULTS: list[tuple[Any, str]] = [
+    ({"path": "notes.md", "bytes": 2_100, "sha256": "0" * 64}, "notes.md · 2.1 kB"),
+    ({"path": "n.md", "bytesWritten": 12, "sha256After": "0" * 64}, "n.md · 12 B"),
+    ({"path": "n.md", "bytes": 9_000, "truncated": True, "hint": "…"}, "n.md · 9.0 kB · cut"),
+    ({"path": f"@project/{'deep/' * 30}end.csv", "bytes": 1}, "/deep/end.csv · 1 B"),
+    ({"path": "src/", "entries": ["a", "b/"], "truncated": False}, 'src/ · 2 entries: "a", …'),
+    ({"matches": [HIT] * 3, "truncated": False, "stats": {}}, "3 matches: a.py:12, …"),
+    ({"matches": [], "truncated": False, "stats": {}}, "no matches"),
+    ({"skills": [{"name": "pdf", "description": "d" * 90}]}, "skills: pdf"),
+    ({"skill_name": "s", "stdout": "a\nmean 4.2\n", "returncode": 0}, '"mean 4.2"'),
+    ({"stdout": "", "stderr": "x\nValueError: y\n", "returncode": 1}, "exit 1 · "),
+    ({"stdout": "a", "stderr": "", "returncode": -9, "timed_out": True}, "timed out"),
+    ({"stdout": "", "stderr": "", "returncode": 0}, "nothing printed"),
+    (
+        {"city": "Oslo", "mayor": "A" * 30, "n": 717_710, "more": "b" * 90},
+        'city="Oslo", mayor=',
+    ),
+    (list(range(100)), "100 items: 0, …"),
+    ([{"name": "first", "x": "y" * 60}, {"z": 1}], "2 items: first, …"),
+    ({"stdout": 5, "path": 7, "matches": {"a": 1}}, "stdout"),
+    ({"path": "", "bytes": "many"}, "path"),
+    ({"a": {"b": [[["c"] * 9] * 9] * 9}}, "a="),
+]
+
+
+@pytest.mark.parametrize(("data", "words"), RESULTS, ids=str)
 def test_a_result_is_told_by_what_it_holds(data: Any, words: str) -> None:
     told = summarize_result(data)
     assert words in told
