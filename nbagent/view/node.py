@@ -1,6 +1,6 @@
 """Pictures as trees: a node is a text, or `[tag, attributes, *children]`.
 
-Two functions draw them: `html` in `view/printers` and `build` in `notebook/live.js`. Only these two
+Two functions draw them: `html` in `view/printers` and `build` in `notebook/page`. Only these two
 keep untrusted text from becoming markup: text is escaped, tags and attributes come from the closed
 lists here, which the page gets as JSON (`closed_lists`).
 """

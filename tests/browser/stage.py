@@ -33,7 +33,8 @@ async ([source, css]) => {
     const widget = make();
     const end = widget.initialize({ model });
     const leave = el && widget.render({ model, el });
-    return { model, end, leave, hear: (message) => heard["msg:custom"](message) };
+    const show = (other) => widget.render({ model, el: other });
+    return { model, end, leave, show, hear: (message) => heard["msg:custom"](message) };
   };
 }
 """

@@ -82,10 +82,10 @@ class Desk:
         """Click a button by what it does."""
         (within or self.root).locator(f'[data-do="{what}"]:visible').first.click()
 
-    def fold(self, key: str) -> Locator:
-        """Open a fold of the panel."""
-        self.root.locator(f".nba-fold-{key} > summary").click()
-        return self.root.locator(f".nba-fold-{key}")
+    def drawer(self, key: str) -> Locator:
+        """Open a drawer of the panel."""
+        self.root.locator(f".nba-opener-{key}").click()
+        return self.root.locator(f".nba-drawer-{key}")
 
     def button(self, name: str) -> Locator:
         return self.root.get_by_role("button", name=name, exact=True)
@@ -96,7 +96,8 @@ class Desk:
     def write(self, label: str, text: str) -> None:
         """Type into a field of the form, and leave it."""
         if not self.field(label).is_visible():
-            self.field(label).locator("xpath=ancestor::details/summary").click()
+            drawer = self.field(label).locator("xpath=ancestor::*[@data-key][1]")
+            self.drawer(drawer.get_attribute("data-key") or "")
         self.field(label).fill(text)
         self.field(label).press("Tab")
 
@@ -162,7 +163,7 @@ def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) 
 
 @IN_LAB
 def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
-    desk.fold("models").get_by_role("button", name="mails").click()
+    desk.drawer("models").get_by_role("button", name="mails").click()
     expect(desk.field("Model")).to_have_value("offline:mails")
     desk.say("Mail it")
     question = desk.root.locator("[data-question].nba-armed")
@@ -202,12 +203,12 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
         desk.do("detach")
         expect(chips).to_have_count(left)
     desk.do("new")
-    runs = desk.fold("runs")
+    runs = desk.drawer("runs")
     runs.get_by_role("searchbox").fill("291,940 bergen answered")
     found = runs.get_by_role("button", name="What is the population of Bergen?")
     found.first.click()
     expect(desk.phases).to_have_text(["Answered"])
-    tree = desk.fold("session")
+    tree = desk.drawer("session")
     expect(tree.locator("summary", has_text="you are here")).to_contain_text("again: ")
     branch = tree.locator(
         ".nba-branch > details", has_text="continued: What is the population"
@@ -215,7 +216,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     branch.locator("summary").click()
     branch.get_by_role("button").click()
     expect(desk.phases).to_have_text(["Answered", "Answered"])
-    export = desk.fold("export")
+    export = desk.drawer("export")
     export.get_by_role("combobox").select_option(label="Mail it")
     with desk.notebook.page.expect_download() as download:
         export.get_by_role("button", name="Markdown").click()
@@ -226,7 +227,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
 @pytest.mark.proof
 @IN_LAB
 def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
-    packages = desk.fold("packages")
+    packages = desk.drawer("packages")
     packages.get_by_role("button", name="table-review").click()
     desk.button("Send").click()
     desk.ends("Waiting for you")
@@ -237,7 +238,7 @@ def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
     expect(desk.stop).to_be_hidden()
     run = desk.root.locator(".nba-run").last.get_attribute("data-run")
     desk.do("new")
-    runs = desk.fold("runs")
+    runs = desk.drawer("runs")
     runs.get_by_role("searchbox").fill("last column")
     runs.locator(f'[value="{run}"]').click()
     expect(desk.phases).to_have_count(2)

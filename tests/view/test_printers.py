@@ -13,7 +13,7 @@ from stories import ANSWER, Story, drawn, tool_run, walked
 import nbagent
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RunRecord, WorkflowRef
-from nbagent.notebook.run_widget import script as module_text
+from nbagent.notebook.page_module import script as module_text
 from nbagent.providers.offline import call, script
 from nbagent.shown.values import to_text
 from nbagent.store.reader import RunNode
