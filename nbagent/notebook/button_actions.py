@@ -42,7 +42,8 @@ from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
 from nbagent.view.buttons import FORM_TITLES
 from nbagent.view.node import Node, h
-from nbagent.view.text_format import format_start, one_line, sanitize_prose, sanitize_value
+from nbagent.view.run_rows import run_row
+from nbagent.view.text_format import sanitize_value
 
 _SEARCH_CHARS = 1_000
 _RECENT_RUNS = 200
@@ -92,7 +93,7 @@ def form_node(click: Click, run: RunRecord) -> Node | None:
         others = comparable_runs(run)
         if not others:
             raise UsageError("there is no other run yet; fork or retry this one first")
-        rows = [(other.id, _run_label(other)) for other in others]
+        rows = [(other.id, run_row(other).label()) for other in others]
         question = h(
             "label", "nba-lab", "With which run? ", _select_node("other", rows, "Other run")
         )
@@ -113,11 +114,6 @@ def form_node(click: Click, run: RunRecord) -> Node | None:
 def _select_node(name: str, options: Sequence[tuple[str, str]], label: str) -> Node:
     options_nodes = [h("option", "", title, value=value) for value, title in options]
     return h("select", "", *options_nodes, data_field=name, aria_label=label)
-
-
-def _run_label(run: RunSummary) -> str:
-    prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS) or "(no prompt)"
-    return f"{run.id[:8]} · {prompt} · {sanitize_value(run.model)} · {format_start(run.started_at)}"
 
 
 def comparable_runs(run: RunRecord) -> list[RunSummary]:

@@ -47,6 +47,7 @@ from nbagent.view import run_status
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.question import ask_by_input
 from nbagent.view.run_picture import page
+from nbagent.view.terminal import run_text
 
 _shown: dict[str, str | None] = {}
 """Runs that the last cell executions started or showed, so that none is shown twice."""
@@ -243,9 +244,10 @@ def show_again(run: RunRecord) -> None:
     """Show a run as a saved picture, which outlives the kernel (`%agent show`)."""
     _note_shown(run.id)
     if kernel.is_headless():
-        display_final(run)
+        display_final(run, run_text)
         return
     button_actions.enable_buttons()
     output = Output()
+    output.run_text = run_text
     output.add(run.id)
     output.show_saved(run)

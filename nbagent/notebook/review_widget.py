@@ -16,61 +16,10 @@ from nbagent.notebook.messages import Message
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.page_proof import wait_for_page
 from nbagent.session.frontend import PersonReview
-from nbagent.view.node import Node, h, line
-from nbagent.view.run_picture import ROOT_CLASS, page
-from nbagent.view.text_format import one_line, sanitize_prose, sanitize_value, truncate
-
-REVIEW_KEY = "review"
-_TITLE_CHARS = 200
-_TEXT_CHARS = 4_000
-_MAX_TEXTS = 40
-
-
-def review_node(review: PersonReview, problem: str = "") -> Node:
-    """Draw the case that waits for a label, with its buttons, or the end of the review.
-
-    Args:
-        review: the review.
-        problem: why the last label could not be stored.
-    """
-    shown, title = review.shown(), one_line(sanitize_value(review.title), _TITLE_CHARS)
-    title = title if shown else "✓ All answers are labelled"
-    position = f"{min(review.position, review.total):,} of {review.total:,}"
-    texts = [node for heading, text in shown[:_MAX_TEXTS] for node in _text_nodes(heading, text)]
-    return h(
-        "div",
-        f"{ROOT_CLASS} nba-review",
-        h("div", "nba-head", h("strong", "nba-phase", title), h("span", "nba-facts", position)),
-        h("div", "nba-answer", *texts) if texts else None,
-        h("div", "nba-foot", *_buttons(review, is_open=bool(shown))),
-        line("nba-end nba-error", problem),
-        role="group",
-        aria_label="answers to label",
-        tabindex="0",
-        data_run=REVIEW_KEY,
-        data_lm_suppress_shortcuts="true",
-    )
-
-
-def _text_nodes(heading: str, text: str) -> list[Node]:
-    shown, note = truncate(sanitize_prose(text), _TEXT_CHARS, has_all="the run")
-    label = h("div", "nba-lab", one_line(sanitize_value(heading), _TITLE_CHARS))
-    return [label, h("div", "nba-plain", shown), *filter(None, [line("nba-note", note)])]
-
-
-def _buttons(review: PersonReview, *, is_open: bool) -> list[Node]:
-    """Draw the buttons. Each has its case's number: a double click must not label the next case."""
-    at = {"type": "button", "data_turn": str(review.position)}
-    back = h("button", "", "← Back", data_do="back", title="Backspace", **at)
-    if not is_open:
-        return [back] if review.total else []
-    rates = [
-        h("button", "", name, data_do="label", value=name, title=f"Key {name}", **at)
-        for name in map(str, range(1, review.scale + 1))
-    ]
-    skip = h("button", "", "Skip", data_do="skip", title="Key 0", **at)
-    hint = h("small", "", f"keys 1–{review.scale}, 0 skips, Backspace goes back")
-    return [*rates, skip, *([back] if review.position > 1 else ()), hint]
+from nbagent.view.node import Node, h
+from nbagent.view.review import REASON_CHARS, REVIEW_KEY, review_node
+from nbagent.view.run_picture import page
+from nbagent.view.text_format import sanitize_value
 
 
 class LiveReview(Shown):
@@ -111,7 +60,7 @@ class LiveReview(Shown):
             elif message.kind == "back":
                 self._review.back()
             elif message.value in map(str, range(1, self._review.scale + 1)):
-                self._review.label(int(message.value))
+                self._review.label(int(message.value), _reason_of(message))
             self.updates.send_whole()
             if not self._review.shown() and not self._is_done:
                 self._is_done = True  # once: redrawing an output moves the page
@@ -122,7 +71,12 @@ class LiveReview(Shown):
         self.updates.send_whole()
 
     def _show(self, text: str) -> None:
-        self.view.show(page(h("div", ROOT_CLASS, h("p", "", text))), text)
+        self.view.show(page(h("div", "nba-run", h("p", "", text))), text)
+
+
+def _reason_of(message: Message) -> str | None:
+    """Return the reason that the person typed; None if there is none."""
+    return message.fields.get("reason", "")[:REASON_CHARS].strip() or None
 
 
 def show_review(review: PersonReview) -> bool:

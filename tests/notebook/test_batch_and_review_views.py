@@ -16,9 +16,11 @@ from panel_stage import Wire, until
 from nbagent.contracts.errors import StoreError
 from nbagent.notebook import batch_widget, outputs
 from nbagent.notebook.batch_widget import LiveBatch
-from nbagent.notebook.review_widget import LiveReview, review_node
+from nbagent.notebook.review_widget import LiveReview
 from nbagent.view.batch import BatchProgress
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
+from nbagent.view.review import review_node
 
 
 class Review:
@@ -29,6 +31,7 @@ class Review:
     def __init__(self, *answers: str) -> None:
         self.answers, self.position, self.total = answers, 1, len(answers)
         self.said: dict[int, int | None] = {}
+        self.reasons: dict[int, str | None] = {}
         self.broken = False
 
     def shown(self) -> tuple[tuple[str, str], ...]:
@@ -36,9 +39,10 @@ class Review:
             return ()
         return (("n", str(self.position)), ("answer", self.answers[self.position - 1]))
 
-    def label(self, value: int) -> None:
+    def label(self, value: int, reason: str | None = None) -> None:
         if self.broken:
             raise StoreError("the disk is full")
+        self.reasons[self.position] = reason
         self.said[self.position] = value
         self.position += 1
 
@@ -76,8 +80,9 @@ class Stage:
         self.wire, self.review = wire, Review(*answers)
         self.view = LiveReview(self.review)
 
-    def say(self, kind: str, place: object, value: object = "") -> None:
+    def say(self, kind: str, place: object, value: object = "", **more: object) -> None:
         told: dict[str, Any] = {"kind": kind, "run": "review", "place": place, "value": value}
+        told |= more
         self.view.view.on_message(told)
 
     def until(self, fits: Callable[[], object]) -> None:
@@ -141,6 +146,34 @@ def test_a_label_that_cannot_be_kept_is_said_and_asked_again(wire: Wire) -> None
     stage.until(lambda: "All answers are labelled" in stage.words)
     assert "disk" not in stage.words
     assert stage.review.said == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"reason": " too long "}, "too long"),
+        ({"reason": ""}, None),
+        ({"reason": ["x"]}, None),
+        ("reason", None),
+        ({"reason": "x" * 50_000}, "x" * 2_000),
+    ],
+    ids=["reason", "empty", "list", "no fields", "huge"],
+)
+def test_the_reason_goes_with_the_label(wire: Wire, fields: object, reason: str | None) -> None:
+    stage = Stage(wire, "red")
+    stage.say("label", "1", "2", fields=fields)
+    stage.until(lambda: "All answers are labelled" in stage.words)
+    assert stage.review.reasons == {1: reason}
+
+
+def test_the_prompt_is_quoted_the_row_is_a_table_and_the_answer_is_markdown() -> None:
+    review = Review("**bold**")
+    texts = (("prompt", "Colour?"), ("n", "1"), ("answer", "**bold** <b>"))
+    review.shown = lambda: texts
+    drawn = html(review_node(review))
+    assert ">Colour?</blockquote>" in drawn
+    assert ">n</th>" in drawn
+    assert "<strong>bold</strong> &lt;b&gt;" in drawn
 
 
 def test_there_is_a_button_for_each_label_of_the_scale() -> None:
