@@ -1,0 +1,85 @@
+"""Consoles: a person types, sees each call while it runs, answers, stops, and reads the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+from environments import MakeEnvironment
+from front_ends import shows
+from terminal_programs import QtWindow, Terminal, agent_cell
+
+Start = Callable[[str], Terminal]
+PROMPT = r"In \[\d+\]:"
+
+
+def in_terminal(*command: str, term: str = "dumb") -> Callable[[MakeEnvironment], Terminal]:
+    return lambda make: Terminal(make("ipykernel", command[0]), *command, TERM=term)
+
+
+def euporie(make: MakeEnvironment) -> Terminal:
+    made = make("euporie>=2.8", checkout=False)
+    made.use_kernel_of(make("ipykernel"))
+    return Terminal(made, "euporie-console", TERM="xterm-256color")
+
+
+PROGRAMS: dict[str, Callable[[MakeEnvironment], Terminal]] = {
+    "IPython in a terminal": in_terminal("ipython", "--simple-prompt"),
+    "jupyter console": in_terminal("jupyter-console", "--simple-prompt"),
+    "qtconsole": lambda make: QtWindow(make("ipykernel", "qtconsole", "PyQt6")),
+    "euporie console": euporie,
+}
+
+
+@pytest.fixture
+def start(environment: MakeEnvironment) -> Iterator[Start]:
+    """Starts a program, with the extension and the tools of `area_tools` loaded."""
+    with ExitStack() as stack:
+
+        def start_one(program: str) -> Terminal:
+            terminal = PROGRAMS[program](environment)
+            stack.callback(terminal.close)
+            position = terminal.wait_for(PROMPT)
+            for code in ("%load_ext nbagent", "import nbagent", "from area_tools import area, nap"):
+                terminal.run(code)
+                position = terminal.wait_for(PROMPT, position)
+            return terminal
+
+        yield start_one
+
+
+@pytest.mark.proof
+@shows("IPython in a terminal", "live", "stop", "approve")
+@shows("jupyter console", "live", "stop", "approve")
+@shows("qtconsole", "live", "stop", "approve")
+@shows("euporie console", "live", "stop", "approve")
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_a_console_shows_the_calls_the_answer_a_stop_and_a_question(
+    start: Start, program: str
+) -> None:
+    terminal = start(program)
+    terminal.run(agent_cell("--tools area", "Which area has Oslo?"))
+    position = terminal.wait_for(r"Answered · 2 turns")
+    assert terminal.text.count("▸ area(") == 1
+    assert terminal.text.count("Answered · 2 turns") == 1
+    assert "run view" not in terminal.text
+
+    terminal.run("print('runs:', len(nbagent.runs()), _run.ok)")
+    position = terminal.wait_for("runs: 1 True", position)
+
+    terminal.run(agent_cell("--tools nap", "Nap in Oslo."))
+    position = terminal.wait_for(r"▸ nap\(", position)
+    terminal.wake()
+    position = terminal.wait_for("was woken", position)
+    position = terminal.wait_for("Answered", position)
+
+    terminal.run(agent_cell("--tools nap", "Nap in Bergen."))
+    position = terminal.wait_for(r"▸ nap\(", position)
+    terminal.interrupt()
+    position = terminal.wait_for("Stopped", position)
+
+    terminal.run(agent_cell("--tools area --ask area", "Which area has Oslo?"))
+    position = terminal.wait_for(r"Allow\?", position)
+    terminal.answer("y")
+    terminal.wait_for("Answered", position)
