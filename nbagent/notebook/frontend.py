@@ -25,6 +25,7 @@ from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
+from nbagent.notebook.page_proof import finish_after_cells
 from nbagent.notebook.review_widget import show_review
 from nbagent.notebook.run_code import run_code
 from nbagent.notebook.run_widget import LiveOutput, close_views
@@ -76,6 +77,7 @@ class NotebookFrontend(Frontend):
         _shown.clear()
         if kernel.in_kernel():
             kernel.prepare()
+            finish_after_cells(get_ipython())
 
     def namespace(self) -> Mapping[str, Any]:
         return getattr(get_ipython(), "user_ns", {})
@@ -129,7 +131,7 @@ class NotebookFrontend(Frontend):
             return RawSink()
         if not kernel.in_kernel():
             return self.printer()
-        if kernel.is_headless():
+        if not kernel.page_may_come():
             return HeadlessSink()
         try:
             button_actions.enable_buttons()
@@ -151,7 +153,7 @@ class NotebookFrontend(Frontend):
         _note_shown(_batch_key(progress))
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
-        if kernel.is_headless():
+        if not kernel.page_may_come():
             return FinalBatch()
         try:
             button_actions.enable_buttons()
@@ -170,10 +172,7 @@ class NotebookFrontend(Frontend):
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
-        if not kernel.in_kernel() or kernel.is_headless():
-            return False
-        show_review(review)
-        return True
+        return kernel.page_may_come() and show_review(review)
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""

@@ -42,6 +42,10 @@ const PAUSING_BATCH = "Pausing when the running cases have ended…";
 const REVIEW_KEYS = { 0: '[data-do="skip"]', Backspace: '[data-do="back"]' };
 for (let n = 1; n <= 5; n++) REVIEW_KEYS[n] = `[data-do="label"][value="${n}"]`;
 
+/** Id of this page: each widget of it has a copy of this module. @type {string} */
+const TAB = (/** @type {any} */ (globalThis)[Symbol.for("nbagent.tab")] ??=
+  `${Date.now()}-${Math.random()}`);
+
 /** Build a node as DOM. Text becomes a text node, never markup.
  * @param {Picture} node @returns {any} */
 function build(node) {
@@ -125,7 +129,7 @@ function sendAction(button, send) {
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
   const { kernel: at } = root.closest("[data-kernel]").dataset;
-  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields });
+  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields, tab: TAB });
 }
 
 function fieldsOf(/** @type {any} */ form) {
@@ -499,15 +503,37 @@ function runWidget() {
   /** @type {Map<number, { view: ReturnType<typeof createView>, el: HTMLElement }>} */
   const pages = new Map();
   let nth = 0;
+  let isDead = false;
+
+  /** The run is shown again in a display below: hide the views once it is in this page.
+   * @param {string} at */
+  function hideBelow(at) {
+    const saved = `[data-kernel="${CSS.escape(at)}"]`;
+    const isHere = () =>
+      [...document.querySelectorAll(saved)].some((node) => !node.closest(".nba-view"));
+    const hide = () => pages.forEach(({ view }) => { view.place.hidden = true; });
+    if (isHere()) return hide();
+    const watch = new MutationObserver(() => {
+      if (!isHere()) return;
+      watch.disconnect();
+      hide();
+    });
+    watch.observe(document.body, { childList: true, subtree: true });
+  }
+
   return {
     /** @param {{ model: any }} context */
     initialize({ model }) {
       const onMessage = (/** @type {any} */ message) => {
+        if (message.below) return hideBelow(message.below);
         for (const [page, { view }] of pages) {
           if (!message.page || message.page === page) view.applyOps(message);
         }
       };
-      const leave = watchKernel(model, () => pages.forEach(({ view }) => view.onKernelDead()));
+      const leave = watchKernel(model, () => {
+        isDead = true;
+        pages.forEach(({ view }) => view.onKernelDead());
+      });
       model.on("msg:custom", onMessage);
       model.send({ kind: "ready" });
       return () => {
@@ -522,7 +548,10 @@ function runWidget() {
         if (pages.get(page)?.el !== el) return;
         pages.get(page)?.view.close();
         pages.delete(page);
+        // The kernel learns that this page applied its last update of the display.
+        if (!isDead) send({ kind: "closed", page, tab: TAB });
       };
+      const send = (/** @type {any} */ message) => model.send(message);
       // A front end that redraws an output drops the old element: move its view to the new one.
       for (const [page, old] of pages) {
         if (old.el.parentNode) continue;
@@ -530,7 +559,6 @@ function runWidget() {
         old.el = el;
         return close(page);
       }
-      const send = (/** @type {any} */ message) => model.send(message);
       const view = createView({ send, pictures: () => model.get("pictures") }, el);
       // Unique in all tabs and after a reload: a picture for one view must reach no other.
       const page = Date.now() * 1000 + ++nth;
@@ -574,10 +602,10 @@ function pageActions() {
       listen("keydown", ({ target, key }) => {
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
-        model.send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        model.send({ kind: "act", do: "search", at, tab: TAB, fields: { search: target.value } });
       });
       model.on("msg:custom", reply);
-      model.send({ kind: "ready" });
+      model.send({ kind: "ready", tab: TAB });
       const end = () => {
         listening.abort();
         sheet.remove();

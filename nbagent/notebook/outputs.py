@@ -25,6 +25,7 @@ from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
+from nbagent.store.rows import run_reference
 from nbagent.store.saved_records import saved_record
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
@@ -37,6 +38,8 @@ KERNEL = secrets.token_hex(4)
 """Id of this kernel in its pictures: buttons of pictures from other kernels stay hidden."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
+MOVED = "(shown below)"
+"""Text of a display whose content was shown again in a display of its own."""
 _MAX_OUTPUTS = 1_000
 """Outputs in memory. Buttons of older outputs stop working."""
 
@@ -56,6 +59,9 @@ class ViewOpener:
 
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
+_loaded_tabs: dict[str, int] = {}
+"""Number of the last output that was there when a tab was loaded, by the tab's id."""
+_MAX_TABS = 1_000
 
 
 class Output:
@@ -63,14 +69,17 @@ class Output:
 
     def __init__(self) -> None:
         """Create an empty output in the cell that runs now."""
-        self.id = f"{KERNEL}-{next(_numbers)}"
+        self.number = next(_numbers)
+        self.id = f"{KERNEL}-{self.number}"
         """`data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
         """Context of the cell. A click has none, so its prints and displays use this one."""
         boxes = [box for box in [*_instances.values()] if isinstance(box, OutputWidget)]
         is_boxed = any(box.msg_id and box.msg_id == kernel.execution_id() for box in boxes)
-        self.takes_updates = not is_boxed
-        """False in an `ipywidgets.Output` and after a reload: no display is updated there."""
+        self.is_boxed = is_boxed
+        """True in an `ipywidgets.Output`: no display is updated there."""
+        self.updated_tabs: set[str] = set()
+        """Tabs that are known to have applied an update of it."""
         self.parts: list[Part] = []
         """The parts that it shows. Deleted runs are not drawn."""
         self.running_id = ""
@@ -83,9 +92,20 @@ class Output:
         """Keys of the opened folds by run id."""
         self._store: Store = current_store()
         self._is_shown = False
+        self._display_id = f"nbagent-{self.id}"
         _outputs[self.id] = self
         while len(_outputs) > _MAX_OUTPUTS:
             del _outputs[next(iter(_outputs))]
+
+    def takes_updates(self, tab: str) -> bool:
+        """True if a tab applies updates of this output.
+
+        A tab that was loaded later read the output from the file, and ignores them. An output with
+        its own widget, such as the panel, is updated by messages.
+        """
+        if self.open_views is not None or tab in self.updated_tabs:
+            return True
+        return not self.is_boxed and _loaded_tabs.get(tab, 0) < self.number
 
     @property
     def run_ids(self) -> list[str]:
@@ -109,12 +129,31 @@ class Output:
         self.parts.append(run_ids)
         _outputs[self.id] = _outputs.pop(self.id, self)  # recently used outputs are dropped last
 
-    def show_live(self, model_id: str, saved: str = "") -> None:
-        """Show a widget that holds all pictures; `saved` is the HTML for a file saved now."""
+    @property
+    def is_shown(self) -> bool:
+        """True if the front end has got this output."""
+        return self._is_shown
+
+    def show_live(
+        self, model_id: str, *, html: str, text: str, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Show a widget that holds all pictures.
+
+        Args:
+            model_id: the widget's model.
+            html: the present picture, for a file that is saved now and a page without widgets.
+            text: the same in one line.
+            metadata: of the output; see `running_metadata`.
+        """
         # 2.0 is the version of the MIME type, not of a package.
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        made = {_WIDGET: view, "text/plain": "nbagent run view"}
-        self._display({**made, "text/html": saved} if saved else made)
+        self._display({_WIDGET: view, "text/html": html, "text/plain": text}, metadata)
+
+    def move_below(self) -> None:
+        """Show the output from now on in a new display, below what the cell has shown."""
+        self._display({"text/plain": MOVED})  # for a front end that applies updates after all
+        self._display_id = f"nbagent-{self.id}-below"
+        self._is_shown = False
 
     def show_saved(self, *at_hand: RunRecord) -> None:
         """Show the saved pictures. Records passed in `at_hand` are not loaded again."""
@@ -156,7 +195,7 @@ class Output:
         return picture(run, unfolded=unfolded, kernel=self.id)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        options: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
+        options: dict[str, Any] = {"display_id": self._display_id, "update": self._is_shown}
         self._is_shown = True
         display(data, raw=True, metadata=dict(metadata or {}), **options)
 
@@ -201,11 +240,22 @@ def find_output(output_id: object) -> Output | None:
     return _outputs.get(output_id) if isinstance(output_id, str) else None
 
 
-def on_reload() -> None:
-    """Handle a reload of a page: front ends do not update displays that they read from the file."""
-    for output in list(_outputs.values()):
-        # An output with its own widget, such as the panel, is updated by messages.
-        output.takes_updates = output.open_views is not None
+def note_tab(tab: str) -> None:
+    """Note that a browser tab has loaded the buttons. Each tab says so once."""
+    if not _loaded_tabs:
+        _loaded_tabs[tab] = 0  # it has run the first cell, or was there when it ran
+        return
+    latest = max((output.number for output in [*_outputs.values()]), default=0)
+    if tab == "":
+        _loaded_tabs[tab] = latest  # a front end without ids: each time it is another page
+    _loaded_tabs.setdefault(tab, latest)
+    while len(_loaded_tabs) > _MAX_TABS:
+        del _loaded_tabs[next(iter(_loaded_tabs))]
+
+
+def forget_tabs() -> None:
+    """Forget the tabs: the buttons have a new widget."""
+    _loaded_tabs.clear()
 
 
 def forget_runs(run_ids: Collection[str]) -> None:
@@ -219,6 +269,11 @@ def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     choice = current_settings().records
     made = [saved_record(run, choice) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
+
+
+def running_metadata(run_id: str) -> dict[str, Any]:
+    """Reference to a running run: a file that is saved now leads to its record in the store."""
+    return {"nbagent": run_reference(run_id)}
 
 
 def display_final(run: RunRecord) -> None:

@@ -109,6 +109,18 @@ def store_at(path: str | os.PathLike[str]) -> Store:
     return _open_own(examined) if examined.is_own else _open_to_read(examined)
 
 
+def own_stores_for(file: Path) -> list[Store]:
+    """The person's own stores in which the runs of a notebook may be: the current one, then that
+    of its folder. A stranger's store is not among them."""
+    stores = [store_to_read()]
+    for folder in file.absolute().parents:
+        home = Path(os.path.realpath(folder / ".nbagent"))
+        if os.path.isfile(home / FILE_NAME):
+            stores += [store_at(home)] if home_at(home).is_own else []
+            break
+    return stores
+
+
 def _open_own(home: StoreHome) -> Store:
     # One store per folder, also if a link leads to it: two would not know each other's runs.
     with _lock:

@@ -77,7 +77,8 @@ def test_the_seconds_tick_and_a_stop_says_so_once(page: Page, kind: str, words: 
     assert page.locator(f"[data-do={kind}]").is_disabled()
     assert stage.sent == [{"kind": kind, "run": stage.story.run.id}]
     # The kernel says it too: a head that comes after is no other one.
-    stage.hear(stage.live.stopping(words))
+    stage.live.show_stopping(words)
+    stage.hear(stage.live.draw_changes())
     expect(page.get_by_text(words)).to_have_count(1)
     assert page.locator("[data-do=stop]").count() == (kind == "pause")
     stage.finish()
@@ -150,6 +151,8 @@ def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) ->
     wish = {**base, "do": "fork", "turn": "C01"}
     filled = {**wish, "fields": {"prompt": "In a <b>sentence</b>."}}
     sent = page.evaluate("JSON.parse(JSON.stringify(stub.model.sent))")
+    (tab,) = {message.pop("tab") for message in sent}
+    assert tab
     assert sent == [{"kind": "ready"}, {**base, "do": "compare"}, wish, filled]
     # The kernel could not, and says why; the words can be mended and sent again.
     said = {"run": run.id, "at": "k1-1", "said": "<i>busy</i>", "text": ""}
