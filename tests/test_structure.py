@@ -85,6 +85,7 @@ SAME_NAME = {
     "images": "pictures: from Python values in shown, as nodes in view",
     "interrupt": "KeyboardInterrupt: in threads in runtime, as the end of a cell in notebook",
     "limits": "limits of a run: their values in contracts, their check in engine",
+    "messages": "messages: of a conversation in contracts, of a page in notebook",
     "plan": "what will happen: of a run for the engine, how session makes it, of a batch",
     "run_tree": "the tree of a session's runs: the handle, and its picture",
     "tool_calls": "the calls of one answer: read in providers, run in engine",

@@ -23,12 +23,13 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
+from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
 from nbagent.notebook.page_proof import finish_after_cells
 from nbagent.notebook.review_widget import show_review
 from nbagent.notebook.run_code import run_code
-from nbagent.notebook.run_widget import LiveOutput, close_views
+from nbagent.notebook.run_widget import RunOutput
 from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
     BatchControls,
@@ -135,7 +136,7 @@ class NotebookFrontend(Frontend):
             return HeadlessSink()
         try:
             button_actions.enable_buttons()
-            return LiveOutput(Output()).open(run, controls)
+            return RunOutput(Output(), run, controls)
         except Exception:
             # Without working widgets, show the picture at the end. A run must not fail because of
             # its view.

@@ -9,7 +9,6 @@ import contextvars
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -48,15 +47,6 @@ Part = tuple[str, ...]
 to one request, with the original run first."""
 
 
-@dataclass(frozen=True, slots=True)
-class ViewOpener:
-    """Opens the views of runs that a button starts side by side."""
-
-    open: Callable[[RunRecord, RunControls], Sink]
-    on_fewer: Callable[[], object]
-    """Called if fewer runs start than requested."""
-
-
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
 _loaded_tabs: dict[str, int] = {}
@@ -86,8 +76,8 @@ class Output:
         """Id of the run that it shows live; empty if there is none."""
         self.remove_live: Callable[[Sequence[Part]], object] | None = None
         """Removes parts from its live view; None if there is none."""
-        self.open_views: Callable[[int], ViewOpener] | None = None
-        """Opens views for a number of runs that a button starts; None uses a `LiveOutput`."""
+        self.open_view: Callable[[RunRecord, RunControls], Sink] | None = None
+        """Opens the view of a run that a button starts; None uses a `RunOutput`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """Keys of the opened folds by run id."""
         self._store: Store = current_store()
@@ -103,7 +93,7 @@ class Output:
         A tab that was loaded later read the output from the file, and ignores them. An output with
         its own widget, such as the panel, is updated by messages.
         """
-        if self.open_views is not None or tab in self.updated_tabs:
+        if self.open_view is not None or tab in self.updated_tabs:
             return True
         return not self.is_boxed and _loaded_tabs.get(tab, 0) < self.number
 

@@ -12,7 +12,7 @@ from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
 from nbagent.notebook.button_actions import Click, form_node
-from nbagent.notebook.run_widget import script
+from nbagent.notebook.live_output import script
 from nbagent.view import node
 from nbagent.view.run_picture import picture
 
@@ -187,4 +187,4 @@ def test_what_is_sent_has_one_export_and_nothing_to_import_or_evaluate() -> None
     writers = ("innerHTML", "outerHTML", "insertAdjacent", "document.write")
     for word in (*writers, "eval(", "Function("):
         assert word not in source
-    assert len(source) < 28_000
+    assert len(source) < 30_000

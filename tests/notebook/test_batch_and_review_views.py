@@ -76,9 +76,9 @@ class Stage:
         self.wire, self.review = wire, Review(*answers)
         self.view = LiveReview(self.review)
 
-    def say(self, kind: str, place: object, value: object = None) -> None:
+    def say(self, kind: str, place: object, value: object = "") -> None:
         told: dict[str, Any] = {"kind": kind, "run": "review", "place": place, "value": value}
-        self.view.on_message(told)
+        self.view.view.on_message(told)
 
     def until(self, fits: Callable[[], object]) -> None:
         until(fits)
@@ -123,8 +123,8 @@ def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -
 )
 def test_a_message_that_is_not_whole_labels_nothing(wire: Wire, message: dict[str, Any]) -> None:
     stage = Stage(wire, "red", "green")
-    stage.view.on_message({"run": "review", **message})
-    stage.view.on_message([message])
+    stage.view.view.on_message({"run": "review", **message})
+    stage.view.view.on_message([message])
     stage.say("skip", "1")
     stage.until(lambda: "green" in stage.words)
     assert stage.review.said == {1: None}
@@ -200,12 +200,12 @@ def test_many_updates_are_few_messages_and_only_of_what_changed(wire: Wire) -> N
             view.update(progress(n))
             await asyncio.sleep(0.005)
         for odd in ({"kind": "pause"}, {"kind": "stop", "run": "f" * 16}, ["stop"], {"kind": []}):
-            view.on_message(odd)
-        view.on_message({"kind": "pause", "run": "batch"})
+            view.view.on_message(odd)
+        view.view.on_message({"kind": "pause", "run": "batch"})
         await asyncio.sleep(0.3)
         view.close(progress(100, state="Finished", at_work=0))
         view.update(progress(50))
-        view.on_message({"kind": "stop", "run": "batch"})
+        view.view.on_message({"kind": "stop", "run": "batch"})
 
     asyncio.run(batch())
     sent = [message["ops"] for message in wire.of()]
@@ -226,7 +226,7 @@ def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
 
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())
-        view.on_message({"kind": "ready", "page": "p"})
+        view.view.on_message({"kind": "ready", "page": "p"})
         for n in range(30, 60, 10):
             await asyncio.sleep(0.03)
             view.update(progress(n))
@@ -249,7 +249,7 @@ def test_a_page_that_takes_no_messages_does_not_end_the_batch(
         def fail(*_: object) -> None:
             raise OSError("no socket")
 
-        monkeypatch.setattr(view.widget, "send", fail)
+        monkeypatch.setattr(view.view.widget, "send", fail)
         view.update(progress(1))
         view.close(progress(100, state="Finished", at_work=0))
 
@@ -260,7 +260,7 @@ def test_a_page_that_comes_while_a_batch_ends_is_shown_the_end(wire: Wire) -> No
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())
         view.update(progress(1))
-        view.on_message({"kind": "ready", "page": "p"})
+        view.view.on_message({"kind": "ready", "page": "p"})
         view.close(progress(100, state="Finished", at_work=0))
         await asyncio.sleep(0)
 

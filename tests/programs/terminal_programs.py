@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def agent_cell(options: str, prompt: str) -> str:
 class Terminal:
     """A program at work; everything that it ever wrote can be waited for."""
 
-    def __init__(self, made: Environment, *command: str, wait_s: float = 60, **more: str) -> None:
+    def __init__(self, made: Environment, *command: str, wait_s: float = 30, **more: str) -> None:
         (made.work / "area_tools.py").write_text(AREA_TOOLS, "utf-8")
         self.work = made.work
         self._child: Any = pexpect.spawn(
@@ -58,6 +60,9 @@ class Terminal:
             timeout=wait_s,
         )
         self._text = ""
+        self._position = 0
+        """Position in `text` behind what was waited for."""
+        self._n_cells = 0
 
     @property
     def text(self) -> str:
@@ -76,17 +81,27 @@ class Terminal:
         """Press Ctrl-C."""
         self._child.sendintr()
 
-    def wait_for(self, pattern: str, after: int = 0) -> int:
-        """Wait until it has written a pattern; return the position in `text` behind it."""
+    @contextmanager
+    def cell(self, code: str) -> Generator[None]:
+        """Run a cell of one line at the next prompt, and wait until it is over."""
+        self._n_cells += 1
+        self.wait_for(rf"In \[{self._n_cells}\]:")
+        self.run(code)
+        yield
+        self.wait_for(rf"In \[{self._n_cells + 1}\]:", moves=False)
+
+    def wait_for(self, pattern: str, *, moves: bool = True) -> None:
+        """Wait until it has written a pattern, behind what was waited for before."""
         end = time.monotonic() + self._child.timeout
         while True:
-            if match := re.compile(pattern).search(self.text, after):
-                return match.end()
+            if match := re.compile(pattern).search(self.text, self._position):
+                self._position = match.end() if moves else self._position
+                return
             try:
                 left_s = max(0.0, end - time.monotonic())
                 self._text += self._child.read_nonblocking(65536, timeout=left_s)
             except (pexpect.TIMEOUT, pexpect.EOF) as error:
-                message = f"{pattern!r} was not written:\n{self.text[after:]}"
+                message = f"{pattern!r} was not written:\n{self.text[self._position :]}"
                 raise AssertionError(message) from error
 
     def wake(self) -> None:

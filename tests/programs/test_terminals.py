@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -11,7 +12,7 @@ from front_ends import shows
 from terminal_programs import QtWindow, Terminal, agent_cell
 
 Start = Callable[[str], Terminal]
-PROMPT = r"In \[\d+\]:"
+ANSWERED = r"Answered · .*2 turns"
 
 
 def in_terminal(*command: str, term: str = "dumb") -> Callable[[MakeEnvironment], Terminal]:
@@ -40,10 +41,10 @@ def start(environment: MakeEnvironment) -> Iterator[Start]:
         def start_one(program: str) -> Terminal:
             terminal = PROGRAMS[program](environment)
             stack.callback(terminal.close)
-            position = terminal.wait_for(PROMPT)
-            for code in ("%load_ext nbagent", "import nbagent", "from area_tools import area, nap"):
-                terminal.run(code)
-                position = terminal.wait_for(PROMPT, position)
+            with terminal.cell("import nbagent; from area_tools import area, nap"):
+                pass
+            with terminal.cell("%load_ext nbagent"):
+                pass
             return terminal
 
         yield start_one
@@ -59,27 +60,25 @@ def test_a_console_shows_the_calls_the_answer_a_stop_and_a_question(
     start: Start, program: str
 ) -> None:
     terminal = start(program)
-    terminal.run(agent_cell("--tools area", "Which area has Oslo?"))
-    position = terminal.wait_for(r"Answered · 2 turns")
-    assert terminal.text.count("▸ area(") == 1
-    assert terminal.text.count("Answered · 2 turns") == 1
-    assert "run view" not in terminal.text
+    with terminal.cell(agent_cell("--tools area", "Which area has Oslo?")):
+        terminal.wait_for(ANSWERED)
+    assert 'area(city="Oslo") → 454.1' in terminal.text
+    with terminal.cell("print('runs:', len(nbagent.runs()), _run.ok)"):
+        terminal.wait_for("runs: 1 True")
+    assert len(re.findall(ANSWERED, terminal.text)) == 1
 
-    terminal.run("print('runs:', len(nbagent.runs()), _run.ok)")
-    position = terminal.wait_for("runs: 1 True", position)
+    with terminal.cell(agent_cell("--tools nap", "Nap in Oslo.")):
+        terminal.wait_for(r"▸ nap\(")
+        terminal.wake()
+        terminal.wait_for("was woken")
+        terminal.wait_for(ANSWERED)
 
-    terminal.run(agent_cell("--tools nap", "Nap in Oslo."))
-    position = terminal.wait_for(r"▸ nap\(", position)
-    terminal.wake()
-    position = terminal.wait_for("was woken", position)
-    position = terminal.wait_for("Answered", position)
+    with terminal.cell(agent_cell("--tools nap", "Nap in Bergen.")):
+        terminal.wait_for(r"▸ nap\(")
+        terminal.interrupt()
+        terminal.wait_for("Stopped")
 
-    terminal.run(agent_cell("--tools nap", "Nap in Bergen."))
-    position = terminal.wait_for(r"▸ nap\(", position)
-    terminal.interrupt()
-    position = terminal.wait_for("Stopped", position)
-
-    terminal.run(agent_cell("--tools area --ask area", "Which area has Oslo?"))
-    position = terminal.wait_for(r"Allow\?", position)
-    terminal.answer("y")
-    terminal.wait_for("Answered", position)
+    with terminal.cell(agent_cell("--tools area --ask area", "Which area has Oslo?")):
+        terminal.wait_for(r"Allow\?")
+        terminal.answer("y")
+        terminal.wait_for(ANSWERED)
