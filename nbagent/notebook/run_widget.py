@@ -11,7 +11,7 @@ from typing import Any
 
 from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.events import Event, RunFinished
-from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown

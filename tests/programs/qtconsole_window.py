@@ -14,7 +14,6 @@ import threading
 from typing import Any
 
 from qtconsole.manager import QtKernelManager
-
 from qtconsole.rich_jupyter_widget import RichJupyterWidget
 from qtpy import QtCore
 from qtpy.QtTest import QTest

@@ -13,7 +13,7 @@ from typing import Any
 import pexpect
 from environments import Environment
 
-AREA_TOOLS = '''
+AREA_TOOLS = """
 import os, time
 import nbagent
 
@@ -31,11 +31,14 @@ def nap(city: str) -> str:
             return "was woken"
         time.sleep(0.02)
     return "slept"
-'''
+"""
 """Module `area_tools` beside the program."""
 BEGIN, END = "<<<<", ">>>>"
 """Marks around the text of qtconsole's window; see `qtconsole_window`."""
-_CONTROLS = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()].|[\r\x07\x08]")
+_WHERE_IS_THE_CURSOR, _CURSOR_IS_HERE = "\x1b[6n", "\x1b[1;1R"
+_CONTROLS = re.compile(
+    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()].|[\r\x07\x08]"
+)
 
 
 def agent_cell(options: str, prompt: str) -> str:
@@ -99,10 +102,16 @@ class Terminal:
                 return
             try:
                 left_s = max(0.0, end - time.monotonic())
-                self._text += self._child.read_nonblocking(65536, timeout=left_s)
+                self._read(left_s)
             except (pexpect.TIMEOUT, pexpect.EOF) as error:
                 message = f"{pattern!r} was not written:\n{self.text[self._position :]}"
                 raise AssertionError(message) from error
+
+    def _read(self, within_s: float) -> None:
+        piece = self._child.read_nonblocking(65536, timeout=within_s)
+        self._text += piece
+        # A program that asks where the cursor is waits for the answer of its terminal.
+        self._child.send(_CURSOR_IS_HERE * piece.count(_WHERE_IS_THE_CURSOR))
 
     def wake(self) -> None:
         """End the nap of the tool."""

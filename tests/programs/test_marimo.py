@@ -6,7 +6,7 @@ import pytest
 from environments import MakeEnvironment
 from front_ends import shows
 
-_APP = '''
+_APP = """
 import marimo
 
 app = marimo.App()
@@ -28,7 +28,7 @@ def _():
 
 if __name__ == "__main__":
     app.run()
-'''
+"""
 
 
 @pytest.mark.proof

@@ -15,11 +15,11 @@ from front_ends import shows
 pytestmark = pytest.mark.proof
 
 
-def executed(make: MakeEnvironment, made: Environment, **more: str) -> Path:
+def executed(make: MakeEnvironment, made: Environment, *, records: str = "all") -> Path:
     """An executed notebook in the folder of an environment."""
     source, saved = write_notebook(made.work / "in.ipynb", ANSWERED), made.work / "saved.ipynb"
     executor = Environment(make("nbconvert", "nbclient", "ipykernel").folder, made.work)
-    executor.run("jupyter", "execute", str(source), "--output", str(saved), **more)
+    executor.run("jupyter", "execute", str(source), "--output", str(saved), NBAGENT_RECORDS=records)
     source.unlink()
     return saved
 
@@ -89,7 +89,7 @@ def test_a_site_of_mystmd_holds_what_records_says(
     environment: MakeEnvironment, records: str
 ) -> None:
     made = environment("mystmd")
-    executed(environment, made, NBAGENT_RECORDS=records)
+    executed(environment, made, records=records)
     (made.work / "myst.yml").write_text(
         "version: 1\nproject: {title: x}\nsite: {template: book-theme}\n"
     )

@@ -19,17 +19,10 @@ def in_terminal(*command: str, term: str = "dumb") -> Callable[[MakeEnvironment]
     return lambda make: Terminal(make("ipykernel", command[0]), *command, TERM=term)
 
 
-def euporie(make: MakeEnvironment) -> Terminal:
-    made = make("euporie>=2.8", checkout=False)
-    made.use_kernel_of(make("ipykernel"))
-    return Terminal(made, "euporie-console", TERM="xterm-256color")
-
-
 PROGRAMS: dict[str, Callable[[MakeEnvironment], Terminal]] = {
     "IPython in a terminal": in_terminal("ipython", "--simple-prompt"),
     "jupyter console": in_terminal("jupyter-console", "--simple-prompt"),
     "qtconsole": lambda make: QtWindow(make("ipykernel", "qtconsole", "PyQt6")),
-    "euporie console": euporie,
 }
 
 
@@ -54,7 +47,6 @@ def start(environment: MakeEnvironment) -> Iterator[Start]:
 @shows("IPython in a terminal", "live", "stop", "approve")
 @shows("jupyter console", "live", "stop", "approve")
 @shows("qtconsole", "live", "stop", "approve")
-@shows("euporie console", "live", "stop", "approve")
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_a_console_shows_the_calls_the_answer_a_stop_and_a_question(
     start: Start, program: str

@@ -1,5 +1,5 @@
-"""The table of front ends: what each program can do. `python tests/programs/front_ends.py` prints
-it as the README has it.
+"""The table of front ends: what each program can do. `python tests/front_ends.py` prints it
+as the README has it.
 
 Each yes is shown by a test that bears `@shows(program, *columns)`; `test_front_ends.py` compares.
 """
@@ -21,7 +21,9 @@ TABLE: dict[str, tuple[str, ...]] = {
     "IPython in a terminal": ("–", "yes", "yes", "yes", "–", "–"),
     "jupyter console": ("–", "yes", "yes", "yes", "–", "–"),
     "qtconsole": ("–", "yes", "yes", "yes", "–", "–"),
-    "euporie console": ("–", "yes", "yes", "yes", "–", "–"),
+    "euporie console": ("–", "no", "no", "no", "–", "–"),
+    "voila: cell": ("yes", "no: the page comes at the end", "–", "–", "yes", "–"),
+    "voila: panel": ("–", "yes", "yes", "–", "–", "–"),
     "jupytext": ("–", "–", "–", "–", "yes", "yes, in the paired .ipynb"),
     "nbstripout": ("–", "–", "–", "–", "removed with the outputs", "removed with the outputs"),
     "nbdime": ("–", "–", "–", "–", "yes", "yes, also merged"),
