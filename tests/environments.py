@@ -8,9 +8,12 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,6 +81,37 @@ class Environment:
 MakeEnvironment = Callable[..., Environment]
 """`make(*requirements)` returns an environment with these packages and this checkout; without it
 for a program whose requirements contradict ours, and whose kernel is another environment's."""
+
+
+@contextmanager
+def serving(made: Environment, *command: str) -> Generator[str]:
+    """Start a server; `{port}` in the command is its port. Gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [word.format(port=port) for word in command]
+    log = made.work / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [made.scripts / words[0], *words[1:]],
+            cwd=made.work,
+            env=made.environ(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            end = time.monotonic() + 45
+            while process.poll() is None and time.monotonic() < end:
+                with suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=2).close()
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail(f"the server did not start:\n{log.read_text()[-3000:]}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
 
 
 def _install(folder: Path, requirements: tuple[str, ...]) -> None:

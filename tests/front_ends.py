@@ -22,6 +22,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "jupyter console": ("–", "yes", "yes", "yes", "–", "–"),
     "qtconsole": ("–", "yes", "yes", "yes", "–", "–"),
     "euporie console": ("–", "no", "no", "no", "–", "–"),
+    "jupyter-server-nbmodel": ("–", "not tried", "not tried", "yes", "yes", "yes"),
     "voila: cell": ("yes", "no: the page comes at the end", "–", "–", "yes", "–"),
     "voila: panel": ("–", "yes", "yes", "–", "–", "–"),
     "jupytext": ("–", "–", "–", "–", "yes", "yes, in the paired .ipynb"),

@@ -2,49 +2,14 @@
 
 from __future__ import annotations
 
-import socket
-import subprocess
-import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
 
 import pytest
-from environments import Environment, MakeEnvironment
+from environments import MakeEnvironment, serving
 from executed_notebooks import ANSWERED, write_notebook
 from front_ends import shows
-from jupyter_apps import free_port
 from playwright.sync_api import Browser, expect
 
 pytestmark = [pytest.mark.proof, pytest.mark.timeout(900)]
-
-
-@contextmanager
-def server(made: Environment, *command: str) -> Generator[str]:
-    """Start a server; `{port}` in the command is its port. Gives its address."""
-    port = free_port()
-    words = [word.format(port=port) for word in command]
-    log = made.work / "server.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [made.scripts / words[0], *words[1:]],
-            cwd=made.work,
-            env=made.environ(),
-            stdout=out,
-            stderr=subprocess.STDOUT,
-        )
-        try:
-            end = time.monotonic() + 45
-            while process.poll() is None and time.monotonic() < end:
-                with suppress(OSError):
-                    socket.create_connection(("127.0.0.1", port), timeout=2).close()
-                    break
-                time.sleep(0.1)
-            else:
-                pytest.fail(f"the server did not start:\n{log.read_text()[-3000:]}")
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 VOILA = ("voila", "--no-browser", "--port={port}", "--Voila.ip=127.0.0.1", "page.ipynb")
@@ -54,7 +19,7 @@ VOILA = ("voila", "--no-browser", "--port={port}", "--Voila.ip=127.0.0.1", "page
 def test_voila_shows_the_answer_of_a_cell(environment: MakeEnvironment, chromium: Browser) -> None:
     made = environment("voila", "ipykernel")
     write_notebook(made.work / "page.ipynb", ANSWERED)
-    with server(made, *VOILA) as url:
+    with serving(made, *VOILA) as url:
         page = chromium.new_page()
         page.goto(url, timeout=45_000)
         run = page.locator(".nba-run:visible")
@@ -67,7 +32,7 @@ def test_voila_shows_the_answer_of_a_cell(environment: MakeEnvironment, chromium
 def test_the_panel_works_in_voila(environment: MakeEnvironment, chromium: Browser) -> None:
     made = environment("voila", "ipykernel")
     write_notebook(made.work / "page.ipynb", "nbagent.panel()")
-    with server(made, *VOILA) as url:
+    with serving(made, *VOILA) as url:
         page = chromium.new_page()
         page.goto(url, timeout=45_000)
         box = page.locator("textarea:visible").first

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from front_ends import COLUMNS, ELSEWHERE, TABLE, markdown
 
-_NOT_SHOWN = {"–", "no"}
+_NOT_SHOWN = ("–", "no", "not tried")
 
 
 def shown_cells(tests: Path) -> Iterator[tuple[str, str]]:
@@ -30,7 +30,7 @@ def test_each_cell_of_the_table_is_shown_by_a_test_with_the_real_program() -> No
         (program, column)
         for program, cells in TABLE.items()
         for column, cell in zip(COLUMNS, cells, strict=True)
-        if cell not in _NOT_SHOWN and program not in ELSEWHERE
+        if not cell.startswith(_NOT_SHOWN) and program not in ELSEWHERE
     }
     assert {*shown_cells(Path(__file__).parents[1])} == said
 
