@@ -37,10 +37,20 @@ def __getattr__(name: str) -> Any:
         from nbagent.providers import offline as module
     elif name == "plot":
         from nbagent import charts as module
-    else:
+    elif name in _names or name.startswith("_"):
         return _resolve(name)
+    else:
+        raise _no_attribute(name)
     globals()[name] = module
     return module
+
+
+def _no_attribute(name: str) -> AttributeError:
+    # Late: only an error needs it, and `import nbagent` stays light.
+    from nbagent.contracts.nearest import nearest_hint
+
+    hint = nearest_hint(name, __all__) or "; dir(nbagent) lists its names"
+    return AttributeError(f"nbagent has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -52,7 +52,9 @@ class History:
         Args:
             filters: a column's name and a value or a list of values; also `run` (an id, the start
                 of one, a name, `"last"`), `since`, `until`, `limit` (the newest n), `store` (a
-                folder like `.nbagent`, or several).
+                folder like `.nbagent`, or several). A notebook is found by its name without folder
+                or ending, too: `notebook="penguins"`. Short names: `id`, `cost`, `tokens`,
+                `duration`, `started`, `state`, `status`, `tool`.
 
         Raises:
             UsageError: an unknown filter, or a value that no row has; it suggests the nearest.

@@ -54,6 +54,7 @@ HOMES = {
     "ipykernel": ("notebook",),
     "ipywidgets": ("notebook",),
     "anywidget": ("notebook",),
+    "sidecar": ("notebook.panel_sidecar",),
     "nest_asyncio2": ("notebook",),
     "griffe": ("tools.functions",),
     "genai_prices": ("providers.prices",),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.messages import TextPart
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.run import with_options
@@ -116,7 +117,8 @@ class Row(Mapping[str, Any]):
     def __getattr__(self, column: str) -> Any:
         # `copy` and `pickle` look up names before `_cells` exists; a plain access would recurse.
         if column.startswith("__") or column not in self.__dict__.get("_cells", ()):
-            raise AttributeError(f"the row has no column {column!r}")
+            hint = nearest_or_all(column, self.__dict__.get("_cells", ()), "it has")
+            raise AttributeError(f"the row has no column {column!r}{hint}")
         return self._cells[column]
 
     def __iter__(self) -> Iterator[str]:
@@ -285,7 +287,8 @@ def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
     """Return the values of an axis by label."""
     known = [name for name in RunOptions.rows() if name not in _NOT_VARIED]
     if axis not in (PROMPT, *known):
-        raise UsageError(f"vary: {axis!r} is no option of a run; known: prompt, {', '.join(known)}")
+        hint = nearest_or_all(axis, (PROMPT, *known), "known:")
+        raise UsageError(f"vary: {axis!r} is no option of a run{hint}")
     is_secret = axis != PROMPT and RunOptions.rows()[axis].secret
     if isinstance(listed, Mapping):
         values = {str(k): value for k, value in cast("Mapping[Any, Any]", listed).items()}
@@ -386,8 +389,10 @@ def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
 
 def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
     if "NameError" in str(error.details.get("error", "")):  # not of another language
-        problem = f"{error.message.partition(': ')[2].partition('. ')[0]}"
-        return UsageError(f"the template: {problem}; the columns are {', '.join(columns)}")
+        problem = error.message.partition(": ")[2].partition(". ")[0]
+        name = re.search(r"name '(\w+)'", problem)
+        hint = nearest_or_all(name and name[1], columns, "the columns are")
+        return UsageError(f"the template: {problem}{hint}")
     return UsageError(f"the template, in row {key}: {error.message}")
 
 

@@ -23,7 +23,7 @@ from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import run_in_thread, start_by_click
-from nbagent.notebook.live_output import listen, script
+from nbagent.notebook.live_output import listen
 from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import (
     KERNEL,
@@ -33,6 +33,7 @@ from nbagent.notebook.outputs import (
     forget_tabs,
     note_tab,
 )
+from nbagent.notebook.page_module import script
 from nbagent.notebook.run_widget import RunOutput
 from nbagent.run import tools_passed_to
 from nbagent.session.frontend import frontend

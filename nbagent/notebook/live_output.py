@@ -1,6 +1,6 @@
 """An output with a live view: one widget, the pages' messages, and the saved picture at the end.
 
-Runs, batches and reviews are shown in it. `live.js` is the part in the page.
+Runs, batches and reviews are shown in it. The folder `page` is the part in the page.
 """
 
 # ipywidgets and anywidget have no types.
@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
 from typing import Any, cast
 
 import anywidget
@@ -23,9 +22,9 @@ from nbagent.notebook import comms
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import Output
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.notebook.page_proof import FinalDisplay
 from nbagent.view.node import Node
-from nbagent.view.run_picture import live_stylesheet
 
 _MAX_KEPT_VIEWS = 3
 """Replaced views whose widget stays open, since a reloaded page may show them again."""
@@ -40,20 +39,6 @@ class _ReplacedView:
 
 
 _replaced: list[_ReplacedView] = []
-
-
-def _read_file(name: str) -> str:
-    return files("nbagent.notebook").joinpath(name).read_text("utf-8")
-
-
-def script(*more: str) -> str:
-    """Return `live.js` with other files appended: one module for a widget."""
-    return "\n".join(_read_file(name) for name in ("live.js", *more))
-
-
-def stylesheet(*more: str) -> str:
-    """Return the style sheet of live pictures with other files appended."""
-    return "\n".join([live_stylesheet(), *(_read_file(name) for name in more)])
 
 
 class LiveWidget(anywidget.AnyWidget):
@@ -141,6 +126,8 @@ class LiveOutput:
             self.display.page_ready(message.page)
             self.shown.on_pages(True)
             self.shown.updates.page_ready(message.page)
+            if self.display.is_below:
+                self._hide_if_below()
         else:
             self.display.page_closed(message.page, message.tab)
             self.shown.on_pages(self.display.has_open_page)
@@ -151,11 +138,14 @@ class LiveOutput:
 
     def _show_end(self, show_saved: Callable[[], object]) -> None:
         if self.display.is_below:
-            # A page that did not apply the update would show the picture twice.
-            with suppress(Exception):
-                self.widget.send({"below": self.output.id})
+            self._hide_if_below()
         show_saved()
         retire(self.output, self.widget)
+
+    def _hide_if_below(self) -> None:
+        """Let a page that did not apply the update hide its view: the end is shown below it."""
+        with suppress(Exception):
+            self.widget.send({"below": self.output.id})
 
 
 def retire(output: Output, widget: LiveWidget) -> None:

@@ -23,9 +23,8 @@ KINDS = frozenset({
     # below a finished run
     "act",
     # in the panel
-    "below",
     *("draft", "field", "attach", "detach", "send", "continue", "open", "new", "more", "list"),
-    "export",
+    *("export", "below"),
 })  # fmt: skip
 ID_CHARS = 200
 _TEXT_CHARS = 4_000_000

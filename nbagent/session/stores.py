@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.contracts.ports import RunStore
 from nbagent.session.frontend import frontend
 from nbagent.session.notebook_runs import last_notebook_run
@@ -262,9 +263,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     )
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {of} yet; name another (nbagent.runs() lists them){_elsewhere()}"
-        )
+        hint = nearest_hint(session, store.newest_words("session")) if session else ""
+        hint = hint or "; name another (nbagent.runs() lists them)"
+        raise UsageError(f"there is no run of {of} yet{hint}{_elsewhere()}")
     return run_id
 
 

@@ -12,7 +12,7 @@ from stories import Story
 
 from nbagent.contracts import events
 from nbagent.contracts.approval import PreviewPiece
-from nbagent.notebook.live_output import script, stylesheet
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.run_picture import picture
 
@@ -33,7 +33,9 @@ async ([source, css]) => {
     const widget = make();
     const end = widget.initialize({ model });
     const leave = el && widget.render({ model, el });
-    return { model, end, leave, hear: (message) => heard["msg:custom"](message) };
+    return { model, end, leave, hear: (message) => heard["msg:custom"](message),
+      change: (name) => heard[`change:${name}`](),
+      render: (more) => widget.render({ model, el: more }) };
   };
 }
 """
