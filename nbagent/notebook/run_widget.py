@@ -11,7 +11,7 @@ from typing import Any
 
 from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.events import Event, RunFinished
-from nbagent.contracts.ports import RunControls, Sink
+from nbagent.contracts.ports import RunControls
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown
@@ -208,27 +208,29 @@ class RunLines:
 
     def __init__(self) -> None:
         self._events: list[Event] = []
-        self._printer: Sink | None = None
+        # Made now: later a tool may run, whose capture would take the lines for its own prints.
+        self._printer = frontend().printer()
+        self._prints = False
 
     def handle(self, event: Event) -> None:
         """Print an event, or keep it until it is known. The end is shown by a display."""
         if isinstance(event, RunFinished):
             return
-        if self._printer is None:
-            self._events.append(event)
-        else:
+        if self._prints:
             self._printer.handle(event)
+        else:
+            self._events.append(event)
 
     def print(self) -> None:
         """Print from the start of the run on."""
-        self._printer = frontend().printer()
+        self._prints = True
         events, self._events = self._events, []
         for event in events:
             self._printer.handle(event)
 
     def close(self) -> None:
         """End the last line."""
-        if self._printer is not None:
+        if self._prints:
             self._printer.close()
 
 
