@@ -576,8 +576,11 @@ OTHER_PROMPTS: list[Row] = [
     ("Zeige alle Artikel mit Menge über 100 {{ stock }}", NONE, "", "Schraube, Nagel"),
     ("which orders are unpaid? {{ orders }}", NONE, "", "**1002**"),
     ("How many orders does each customer have? {{ orders }}", NONE, "", "| Meyer | 2 |"),
-    ("largest order {{ orders }}", NONE, "", "**Schulz**"),
+    ("largest order {{ orders }}", NONE, "", "| 1002 | Schulz |"),
     ("first 2 rows {{ orders }}", NONE, "", "| 1002 |"),
+    ("What's the mean and the max salary? {{ staff }}", NONE, "", "The largest value of `salary`"),
+    ("median salary of people older than 30 {{ staff }}", NONE, "", "**4300** (4 rows)"),
+    ("How many columns and rows? {{ staff }}", NONE, "", "**5** rows and 5 columns"),
     ("What is the square root of 144?", NONE, "", "**12**"),
     ("Wie viel ist 100 geteilt durch 4?", NONE, "", "**25**"),
 ]  # fmt: skip

@@ -328,15 +328,11 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
     ]
     run = _run_around(best, filling)
     if required == [parameter] and not parameter.is_list:
-        others = [
-            argument for argument in parameters if argument is not parameter and argument.is_number
-        ]
+        others = _values_of_others(parameter, parameters, filling)
         chosen = [
             value
             for value in filling.left
-            if suits[value]
-            and value.kind == best.kind
-            and not any(_suitability(o, value, filling.text) > suits[value] for o in others)
+            if suits[value] and value.kind == best.kind and value not in others
         ]
         chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
     elif rivals:
@@ -349,6 +345,22 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
         chosen = run
     hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
     filling.take(parameter, hits)
+
+
+def _values_of_others(
+    parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling
+) -> list[Value]:
+    """Return the number that suits each other argument best and well."""
+    taken: list[Value] = []
+    for other in parameters:
+        if other is parameter or not other.is_number or other.name in filling.candidates:
+            continue
+        suits = {v: _suitability(other, v, filling.text) for v in filling.left}
+        best = max(suits, key=lambda value: suits[value])
+        numbers = [value for value in filling.left if value.kind == "number"]
+        if suits[best] >= 2 and len(numbers) > 1:
+            taken.append(best)
+    return taken
 
 
 def _small_neighbours(chosen: Sequence[Value], filling: _Filling) -> list[Value]:

@@ -10,6 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from nbagent.providers.offline.table_questions import (
     SORTED,
@@ -159,6 +160,10 @@ def _structure_answer(question: Question) -> str:
     """Answer about rows and columns of the table as a whole; it may be cut."""
     table, text = question.table, question.text
     names = ", ".join(f"`{name}`" for name in table.columns)
+    if re.search(r"\brows\b.*\bcolumns\b|\bcolumns\b.*\brows\b", text, re.I):
+        return (
+            f"The table has **{table.n_rows:,}** rows and {_count(len(table.columns), 'column')}."
+        )
     if re.search(r"\b(?:columns?|fields|variables|spalten?|merkmale)\b", text, re.I) and not (
         question.columns or question.statistic or question.direction or question.named
     ):
@@ -354,9 +359,9 @@ def _asked_label(question: Question) -> str:
 
 def _targets(question: Question) -> list[str]:
     """Return the numeric columns that are meant."""
-    table = question.table
+    table, limited = question.table, {limit.column for limit in question.filters}
     if numeric := _figure_columns(question):
-        return numeric
+        return [name for name in numeric if name not in limited] or numeric
     usual = column_of_dimension(table, question.dimension) or only_numeric(table)
     return [usual] if usual else []
 
@@ -423,7 +428,7 @@ def _count_answer(question: Question) -> str:
 def _largest_answer(question: Question) -> str:
     """Name the rows with the largest or smallest value of a column."""
     largest = _ordered_rows(question) if question.direction else None
-    if largest is None:
+    if largest is None or (_statistics_of(question) and not _asked_label(question)):
         return ""
     (target, ordered), table = largest, question.table
     index, where = table.columns.index(target), question.where()
@@ -507,8 +512,8 @@ def _label_column(question: Question, target: str) -> str | None:
     if label := _asked_label(question):
         return label
     texts = [n for n in table.columns if n != target and not table.is_ordered(n)]
-    names = [name for name in texts if {"name", "title"} & meanings(name)]
-    return next(iter([*names, *texts]), None)
+    # A label tells rows apart; else the whole row is shown.
+    return next((name for name in texts if len({*table.cells(name)}) == len(table.rows)), None)
 
 
 def _statistic_answer(question: Question) -> str:
@@ -518,14 +523,15 @@ def _statistic_answer(question: Question) -> str:
     if text := _described_answer(question):
         return text
     table, sentences = question.table, list[str]()
-    for target in _targets(question)[:4]:
+    titles = _statistics_of(question) or [question.statistic]
+    for target, statistic in product(_targets(question)[:4], titles):
         index = table.columns.index(target)
         numbers = _numbers(row[index] for row in question.rows)
         if not numbers:
             sentences.append(f"No row{question.where()} has a number in `{target}`.")
             continue
-        title = _SAID.get(question.statistic, question.statistic)
-        value = figure_text(_STATISTICS[question.statistic](numbers))
+        title = _SAID.get(statistic, statistic)
+        value = figure_text(_STATISTICS[statistic](numbers))
         empty = len(question.rows) - len(numbers)
         left_out = f", {empty:,} empty left out" if empty else ""
         sentences.append(
@@ -535,6 +541,14 @@ def _statistic_answer(question: Question) -> str:
     if not sentences and question.columns:
         sentences.append(f"`{question.columns[0]}` has no numbers to compute with.")
     return "\n\n".join(sentences)
+
+
+def _statistics_of(question: Question) -> list[str]:
+    """Return the statistics of a question that names several: `the mean and the max tip`."""
+    # In `median total bill` the word `total` belongs to a column.
+    columns = {own for name in question.columns for own in column_words(name)}
+    names = [name for name in _STATISTICS if name in question.own - columns]
+    return names if len(names) > 1 else []
 
 
 def _described_answer(question: Question) -> str:

@@ -366,7 +366,11 @@ def _columns_in(table: Table, text: str) -> list[str]:
     listed = {
         meaning(part): word for word in words_in(text) if not is_grammar(word) for part in (word,)
     }
+    written = {word for name in table.columns for word in words_in(name)}
+    typed = {meaning(word) for word in words_in(text) if word in written}
     left = {*listed, *meanings(text)} - {own for name in exact for own in column_words(name)}
+    # `sum of tips` does not mean the column `total_bill`.
+    left -= {*STATISTICS, "count"} - typed
     rest = [name for name in table.columns if name not in exact]
     chosen = list(exact)
     while rest:
