@@ -1,4 +1,4 @@
-"""A client that behaves as a console: it can type, opens no page and ignores updates of displays."""
+"""A client that behaves as a console: it can type, opens no page and ignores updates."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def test_a_console_reads_lines_while_a_tool_runs_and_one_answer_with_its_record(
     (shown,) = cell.of("display_data")
     assert "was woken" in shown["data"]["text/plain"]
     output = {"metadata": shown["metadata"]}
-    notebook = {"cells": [{"cell_type": "code", "outputs": [output]}], "metadata": {}}
-    (tmp_path / "saved.ipynb").write_text(json.dumps(notebook), "utf-8")
+    cells = [{"cell_type": "code", "outputs": [output]}]
+    (tmp_path / "saved.ipynb").write_text(json.dumps({"cells": cells, "metadata": {}}), "utf-8")
     assert nbagent.read_notebook(tmp_path / "saved.ipynb").open_run("last").ok
