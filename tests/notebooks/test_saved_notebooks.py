@@ -143,4 +143,4 @@ def test_quickstart_works_with_a_real_server(tmp_path: Path) -> None:
     assert "offline:demo" not in text
     models = {body["model"] for body in server.bodies}
     assert models == {"little"}
-    assert len(server.bodies) > text.count("Answered") >= 6
+    assert len(server.bodies) > text.count("Answered") >= 3
