@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kernels import clean_environment
 from make_cassette import ANSWERS, make
-from make_outputs import NOTEBOOKS, executed
+from make_outputs import NOTEBOOKS, beside, executed
 from readme_environment import hidden_modules, hide_other_packages, readme_commands
 from servers.model_server import ModelServer
 
@@ -110,6 +110,14 @@ def test_every_notebook_runs_in_the_environment_of_the_readme(tmp_path: Path) ->
 def test_all_notebooks_pass_in_one_go_in_any_order_and_beside_older_runs(tmp_path: Path) -> None:
     check(tmp_path, "notebooks")
     check(tmp_path, *map(str, sorted(NOTEBOOKS.glob("*.ipynb"), reverse=True)))
+
+
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
+def test_all_cells_run_a_second_time_in_the_same_kernel(notebook: Path, tmp_path: Path) -> None:
+    beside(tmp_path)
+    executed(notebook, tmp_path, times=2)
 
 
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
