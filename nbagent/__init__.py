@@ -11,7 +11,14 @@ The public names are listed in `__init__.pyi` and imported when they are first u
 
 from __future__ import annotations
 
+import sys
 from typing import Any, cast
+
+if sys.platform == "emscripten":
+    raise ImportError(
+        "nbagent needs threads and sockets, and Python in the browser (Pyodide, JupyterLite) has "
+        "none; use a Jupyter server"
+    )
 
 import lazy_loader
 
@@ -30,10 +37,20 @@ def __getattr__(name: str) -> Any:
         from nbagent.providers import offline as module
     elif name == "plot":
         from nbagent import charts as module
-    else:
+    elif name in _names or name.startswith("_"):
         return _resolve(name)
+    else:
+        raise _no_attribute(name)
     globals()[name] = module
     return module
+
+
+def _no_attribute(name: str) -> AttributeError:
+    # Late: only an error needs it, and `import nbagent` stays light.
+    from nbagent.contracts.nearest import nearest_hint
+
+    hint = nearest_hint(name, __all__) or "; dir(nbagent) lists its names"
+    return AttributeError(f"nbagent has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import stat
@@ -18,7 +17,7 @@ from typing import Any
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.export.formats import FORMATS
-from nbagent.files.notebook_file import output_metadata, read_notebook_json
+from nbagent.files.notebook_file import without_records
 from nbagent.view.advice import without_magics
 from nbagent.view.text_format import pluralize, sanitize_value
 
@@ -72,7 +71,12 @@ def _parser() -> ArgumentParser:
     trust.add_argument("--revoke", action="store_true", help="take back what you allowed here")
     about = "drop the records of runs from saved notebooks; their pictures stay"
     strip = command("strip", _strip, about)
-    strip.add_argument("file", nargs="+", help="a notebook (.ipynb) to change")
+    strip.add_argument("file", nargs="*", help="a notebook (.ipynb) to change")
+    about = "filter of git: read a notebook from stdin, write it to stdout"
+    strip.add_argument("--filter", action="store_true", help=about)
+    about = "the patterns with which nbval compares outputs of runs (--nbval-sanitize-with FILE)"
+    nbval = command("nbval-config", _nbval_config, about)
+    nbval.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
     return parser
 
 
@@ -129,7 +133,22 @@ def _run(ref: str) -> Any:
     return open_run(ref)
 
 
+def _nbval_config(options: Namespace) -> str | None:
+    from importlib.resources import files
+
+    text = files("nbagent.notebook").joinpath("nbval.cfg").read_text("utf-8")
+    if options.output is None:
+        return text.removesuffix("\n")
+    _write(Path(options.output), text)
+    return None
+
+
 def _strip(options: Namespace) -> None:
+    if options.filter == bool(options.file):
+        raise UsageError("strip needs the notebooks to change, or --filter and none: strip a.ipynb")
+    if options.filter:
+        sys.stdout.buffer.write(filter_notebook(sys.stdin.buffer.read()))
+        return
     failed: list[str] = []
     for name in options.file:
         try:
@@ -138,6 +157,17 @@ def _strip(options: Namespace) -> None:
             failed.append(error.message)
     if failed:
         raise UsageError("\n".join(failed))
+
+
+def filter_notebook(data: bytes) -> bytes:
+    """Drop the records of runs from a notebook; anything else is returned as it is.
+
+    git would refuse to add a file if its filter failed.
+    """
+    try:
+        return without_records(data)[0]
+    except (ValueError, RecursionError):
+        return data
 
 
 def strip_notebook(name: str) -> str:
@@ -152,27 +182,25 @@ def strip_notebook(name: str) -> str:
     if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
         raise UsageError(f"{name} is not a writable file; nothing was changed")
     try:
-        notebook = read_notebook_json(file)
-        metadatas = output_metadata(notebook)
-        dropped = [metadata.pop("nbagent") for metadata in metadatas if "nbagent" in metadata]
+        text, n_dropped = without_records(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not a readable notebook ({describe_error(error)})") from None
-    if not dropped:
+    if not n_dropped:
         return f"{name}: no records of runs; nothing was changed"
-    # Same format as Jupyter, so that a diff shows only the dropped records.
-    _write(file, json.dumps(notebook, ensure_ascii=False, indent=1) + "\n")
-    outputs = pluralize(len(dropped), "output")
+    _write(file, text)
+    outputs = pluralize(n_dropped, "output")
     return f"{name}: dropped the records of {outputs}; the pictures are kept"
 
 
-def _write(file: Path, text: str) -> None:
+def _write(file: Path, text: str | bytes) -> None:
     """Replace a file atomically, keeping its permissions."""
     try:
         handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
         try:
             # UTF-8 cannot encode a lone surrogate; its escape is valid in JSON.
+            data = text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text
             with os.fdopen(handle, "wb") as out:
-                out.write(text.encode("utf-8", "backslashreplace"))
+                out.write(data)
             if file.exists():
                 shutil.copymode(file, temporary)
             else:

@@ -91,8 +91,9 @@ class Agent:
         """Run to a stop point and return the run, also when it failed.
 
         Works in a script, in a cell, and inside a running loop. KeyboardInterrupt is a stop.
-        `messages` come before the prompt. `options` (the agent's, `on_approval` too) win over the
-        agent's own. A `workflow=` (a package) needs no prompt.
+        The prompt is sent as typed: `{{ expression }}` is evaluated in cells and in `map` only; in
+        Python write an f-string. `messages` come before the prompt. `options` (the agent's,
+        `on_approval` too) win over the agent's own. A `workflow=` (a package) needs no prompt.
 
         On the engine thread `on_event` is called with each event, `on_tool_call` with name and
         arguments when a tool starts, `on_tool_result` with name and `ToolResult` when a call has

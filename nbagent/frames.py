@@ -10,21 +10,23 @@ from __future__ import annotations
 import inspect
 import os
 import weakref
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
-from nbagent.contracts.errors import UsageError, describe_error
+from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.records import RunRecord
 from nbagent.files.notebook_file import output_metadata, read_notebook_json
 from nbagent.run import Run
 from nbagent.session.models import list_models
-from nbagent.session.stores import store_at, store_to_read
+from nbagent.session.stores import own_stores_for, store_at, store_to_read
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.store import dataframes
 from nbagent.store.columns import CORRUPT_ROW, Dtype
 from nbagent.store.frame_queries import FRAMES
-from nbagent.store.rows import all_from_notebook_json
+from nbagent.store.rows import all_from_notebook_json, saved_run_ids
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
@@ -50,7 +52,9 @@ class History:
         Args:
             filters: a column's name and a value or a list of values; also `run` (an id, the start
                 of one, a name, `"last"`), `since`, `until`, `limit` (the newest n), `store` (a
-                folder like `.nbagent`, or several).
+                folder like `.nbagent`, or several). A notebook is found by its name without folder
+                or ending, too: `notebook="penguins"`. Short names: `id`, `cost`, `tokens`,
+                `duration`, `started`, `state`, `status`, `tool`.
 
         Raises:
             UsageError: an unknown filter, or a value that no row has; it suggests the nearest.
@@ -162,27 +166,51 @@ class _SavedRun(Run):
         )
 
 
-def read_notebook(path: str | os.PathLike[str]) -> SavedNotebook:
+def read_notebook(
+    path: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None
+) -> SavedNotebook:
     """Read the runs saved in a notebook: `read_notebook("x.ipynb").turns()`.
+
+    A file that was saved in the middle of a run names the run; its record is then read from the
+    person's own store.
+
+    Args:
+        path: the notebook.
+        store: another store for such runs, as a folder or file.
 
     Raises:
         UsageError: it cannot be read, is not a notebook, or holds a broken record.
     """
     file = to_path(path, "path")
     try:
-        saved = [
-            record
+        outputs = [
+            metadata["nbagent"]
             for metadata in output_metadata(read_notebook_json(file))
             if "nbagent" in metadata
-            for record in all_from_notebook_json(metadata["nbagent"])
         ]
+        saved = [record for output in outputs for record in all_from_notebook_json(output)]
         # A run that was displayed twice is saved twice.
         records = {record.id: record for record in saved}
+        ids = {run_id for output in outputs for run_id in saved_run_ids(output)} - {*records}
+        if ids:
+            stores = [store_at(store)] if store else own_stores_for(file)
+            records |= _stored_records(ids, stores)
         in_order = sorted(records.values(), key=lambda record: record.started_at)
         return SavedNotebook(file, in_order)
     except (OSError, *CORRUPT_ROW) as error:
         reason = describe_error(error).partition("\n")[0]
         raise UsageError(f"{file} is not a notebook with valid records ({reason})") from None
+
+
+def _stored_records(run_ids: Collection[str], stores: Sequence[Store]) -> dict[str, RunRecord]:
+    """Load the runs that one of the stores has, by id."""
+    records: dict[str, RunRecord] = {}
+    for run_id in run_ids:
+        for store in stores:
+            if run_id not in records:
+                with suppress(NbagentError):  # it was deleted, or it is of another person
+                    records[run_id] = store.load(run_id)
+    return records
 
 
 def models(provider: str | None = None, **options: Any) -> DataFrame:

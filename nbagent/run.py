@@ -18,7 +18,8 @@ from nbagent import runtime
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError, error_from_info
 from nbagent.contracts.messages import Message, redacted
 from nbagent.contracts.model import ChatRequest, ProviderConfig, Usage
-from nbagent.contracts.records import EngineTurn, Phase, RunRecord
+from nbagent.contracts.nearest import nearest_hint, nearest_or_all
+from nbagent.contracts.records import EngineTurn, Phase, RunRecord, as_turn_id
 from nbagent.contracts.secrets import KeyFunction, KeySource
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
@@ -52,40 +53,43 @@ MAX_ANSWERS = 50
 """Limit for one retry."""
 
 
-class _RecordField(Generic[T]):
+class _RecordField(property, Generic[T]):
     """Read-only property for the field of the record with the same name."""
+
+    def __init__(self, doc: str) -> None:
+        super().__init__(lambda run: getattr(run.record, self._name))
+        self.__doc__ = doc
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, run: Run, owner: type) -> T:
-        return getattr(run.record, self._name)
+    if TYPE_CHECKING:
+
+        def __get__(self, instance: Any, owner: type | None = None, /) -> T: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
 class Run:
     """One run: live while it runs, a view of its record afterwards."""
 
-    id = _RecordField[str]()
-    """16 hex digits."""
-    name = _RecordField[str | None]()
-    session = _RecordField[str]()
-    model = _RecordField[str]()
-    """`provider:model`."""
-    phase = _RecordField[Phase]()
-    """`Running`, `WaitingUser`, `Completed` or `Failed`."""
-    stop_reason = _RecordField[StopReason | None]()
-    ok = _RecordField[bool]()
-    """True if the model answered (or the workflow is complete)."""
-    error = _RecordField[ErrorInfo | None]()
-    """Error that ended it, or the limit that paused it."""
-    text = _RecordField[str]()
-    """Last text of the model, possibly cut off, with the characters that it sent. `print(run)`
-    makes hidden ones visible."""
-    turns = _RecordField[tuple[EngineTurn, ...]]()
-    """This run's own turns."""
-    usage = _RecordField[Usage]()
-    cost_usd = _RecordField[float | None]()
-    """USD; None when no price is known."""
+    id = _RecordField[str]("16 hex digits. A unique start of it names the run, too.")
+    name = _RecordField[str | None]("Name given with `name=` or `--name`; None without one.")
+    session = _RecordField[str]("Named tree of runs that it belongs to.")
+    model = _RecordField[str]("`provider:model`.")
+    phase = _RecordField[Phase]("`Running`, `WaitingUser`, `Completed` or `Failed`.")
+    stop_reason = _RecordField[StopReason | None](
+        "Why it ended or paused: `answered`, `max_turns`, `stopped`, …; None while it runs."
+    )
+    ok = _RecordField[bool]("True if the model answered (or the workflow is complete).")
+    error = _RecordField[ErrorInfo | None]("Error that ended it, or the limit that paused it.")
+    text = _RecordField[str](
+        "Last text of the model, possibly cut off, with the characters that it sent. `print(run)` "
+        "makes hidden ones visible."
+    )
+    turns = _RecordField[tuple[EngineTurn, ...]](
+        "This run's own turns, as a tuple: `turns[0].id` is `C01` unless it continues another run."
+    )
+    usage = _RecordField[Usage]("Tokens of all its turns: `usage.total_tokens`, …")
+    cost_usd = _RecordField[float | None]("USD; None when no price is known.")
 
     def __init__(self, record: RunRecord, store: Store, active: ActiveRun | None = None) -> None:
         self._record = record
@@ -190,8 +194,8 @@ class Run:
             raise UsageError(f"run {self.id[:8]} has no typed answer; run it with output=…")
         return frame_of(OutputType(kind).rows(value))
 
-    def request_of(self, turn_id: str) -> ChatRequest:
-        """Rebuild the request of a turn; raise UsageError if the run has no such turn."""
+    def request_of(self, turn_id: str | int) -> ChatRequest:
+        """Rebuild the request of a turn (`"C02"` or 2); raise UsageError if it does not exist."""
         return self._store.request_of(self.id, turn_id)
 
     def to_script(self) -> str:
@@ -224,7 +228,8 @@ class Run:
         """
         row = FORMATS.get(format)
         if row is None:
-            raise UsageError(f"format={format!r} is unknown; take one of {', '.join(FORMATS)}")
+            hint = nearest_or_all(format, FORMATS, "take one of")
+            raise UsageError(f"format={format!r} is unknown{hint}")
         source = ExportSource(
             record=redacted(self.record),
             load_messages=lambda: [redacted(message) for message in self.messages],
@@ -297,33 +302,53 @@ class Run:
             raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
         return self
 
-    def resume(self, prompt: str | None = None, **options: Any) -> Run:
+    def resume(
+        self,
+        prompt: str | None = None,
+        *,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+        **options: Any,
+    ) -> Run:
         """Continue after a stop, a limit, an error or a dead kernel; with a prompt, add it first.
 
-        Return the child run after its end. An answered run needs a prompt.
+        Return the child run after its end. An answered run needs a prompt. `options` and the
+        functions that are called are those of `Agent.run`.
         """
         request = self._request("continue" if prompt else "resume", options, prompt=prompt)
-        with Run.starting(request, store=self._store) as run:
+        with Run.starting(
+            request,
+            store=self._store,
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+        ) as run:
             return run.wait()
 
     def fork(
         self,
-        turn_id: str,
+        turn_id: str | int,
         prompt: str | None = None,
         *,
         edits: Mapping[str, object] | None = None,
         drop: Sequence[str] = (),
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
         **options: Any,
     ) -> Run:
         """Repeat a turn in a child run. The conversation before it is reused; nothing in it runs
         again.
 
         Args:
-            turn_id: one of the run's own turns (`"C03"`).
+            turn_id: one of the run's own turns: its id or number (`"C03"` or 3).
             prompt: another user message before the turn.
             edits: changes before the turn: by call id the new result (a value as a tool returns
                 it, or an exception), by turn id the new text of the answer.
             drop: ids of turns and calls that are left out, with their results.
+            on_event: called with each event, and `on_tool_call`, `on_tool_result` with each call,
+                as in `Agent.run`.
             options: `model`, `system`, `tools`, `temperature`, …: as in `Agent.run`.
 
         Raises:
@@ -338,19 +363,35 @@ class Run:
             "fork",
             options,
             prompt=prompt,
-            fork_turn=turn_id,
+            fork_turn=as_turn_id(turn_id),
             edits=dict(cast("Mapping[str, object]", results)),
             drop=(drop,) if isinstance(drop, str) else as_tuple("drop", drop, "['C02']"),
         )
-        with Run.starting(request, store=self._store) as run:
+        with Run.starting(
+            request,
+            store=self._store,
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+        ) as run:
             return run.wait()
 
-    def retry(self, n: int = 1, *, turn: str | None = None, **options: Any) -> RetryResult[Run]:
+    def retry(
+        self,
+        n: int = 1,
+        *,
+        turn: str | int | None = None,
+        on_event: OnEvent | None = None,
+        on_tool_call: OnToolCall | None = None,
+        on_tool_result: OnToolResult | None = None,
+        **options: Any,
+    ) -> RetryResult[Run]:
         """Ask the model again for a turn (the last one), n times side by side.
 
         Each answer is a run of its own, a fork. If it calls tools, its run pauses before they run:
         `resume()` of the run that you choose runs them and continues, without asking for that
-        answer again. With n > 1 none of them becomes the last run. Options as in `fork`.
+        answer again. With n > 1 none of them becomes the last run. Options and functions as in
+        `fork`; the functions are called for each of the n runs.
 
         Raises:
             UsageError: there is no such turn, or the run cannot start.
@@ -360,7 +401,16 @@ class Run:
         retried = turn_of(self.record, turn)
         request = self._request("fork", options, fork_turn=retried.id, defer_calls=True)
         with ExitStack() as stack:
-            starts = (Run.starting(request, store=self._store) for _ in range(n))
+            starts = (
+                Run.starting(
+                    request,
+                    store=self._store,
+                    on_event=on_event,
+                    on_tool_call=on_tool_call,
+                    on_tool_result=on_tool_result,
+                )
+                for _ in range(n)
+            )
             runs = [stack.enter_context(start) for start in starts]
             result = RetryResult(self, retried.id, tuple(run.wait() for run in runs))
         if n > 1 and not runtime.inside_a_tool():
@@ -435,6 +485,14 @@ class Run:
         from nbagent.view.value_nodes import AnswerImages
 
         return AnswerImages(self.record.images)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises the property's own error again
+            hint = "" if name.startswith("_") else nearest_hint(name, dir(self))
+            raise AttributeError(f"a Run has no attribute {name!r}{hint}")
 
     def __dir__(self) -> list[str]:
         """Public names only, for Tab: methods for other modules of nbagent are left out."""

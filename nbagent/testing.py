@@ -23,7 +23,7 @@ from nbagent.providers.offline import Script, script
 from nbagent.providers.rate_limits import forget_limits
 from nbagent.providers.workarounds import forget_workarounds
 from nbagent.run import Run
-from nbagent.session.active_run import active_runs
+from nbagent.session.active_run import active_runs, forget_reported_warnings
 from nbagent.session.approval import session_grants
 from nbagent.session.frontend import use_frontend
 from nbagent.session.inherit import unrecorded_options
@@ -78,6 +78,7 @@ def _reset_process_state() -> None:
     unrecorded_options.clear()
     listed_models.clear()
     forget_reported_items()
+    forget_reported_warnings()
     forget_workarounds()
     forget_limits()
 

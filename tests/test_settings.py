@@ -238,8 +238,8 @@ IGNORED = {
     "allow = ['fs']\nbase_url = 'http://h'": "sets allow and base_url, which a project may not "
     "set: they are not used; remove the lines from",
 }
-MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_total_tokens
-max_cost_usd
+MAY_BE_SET = """model system tools max_turns max_requests max_repeated_failures max_repeated_results
+max_total_tokens max_cost_usd
 timeout_s temperature top_p max_tokens stop_sequences reasoning trim session stream ask deny
 max_read_bytes max_write_bytes search_timeout_s script_timeout_s script_memory_bytes
 script_disk_bytes script_output_bytes"""

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, Literal, get_args
 
 from nbagent.contracts.hidden_characters import visible
+from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.secrets import redact, redact_json, redact_truncated, register_environment
 
 ModelCode = Literal[
@@ -181,21 +181,15 @@ def error_from_info(info: ErrorInfo) -> NbagentError:
     return kind(info.message, code=info.code, details=info.details)
 
 
-def nearest_hint(name: str, known: Iterable[str]) -> str:
-    """Suggest the most similar name: `; the nearest is 'model'`, empty if none is similar."""
-    near = get_close_matches(name, list(known), 1)
-    return f"; the nearest is {near[0]!r}" if near else ""
-
-
 def unknown_argument(where: str, names: Iterable[str], known: Iterable[str]) -> UsageError:
     """Make the error about arguments that a callable does not have, with the nearest names."""
     known = list(known)
     texts: list[str] = []
     is_unlike_all = False
     for name in names:
-        near = get_close_matches(name, known, 1)
-        is_unlike_all |= not near
-        texts.append(f"{name!r} (write {near[0]})" if near else repr(name))
+        near = nearest_name(name, known)
+        is_unlike_all |= near is None
+        texts.append(f"{name!r} (write {near})" if near else repr(name))
     all_names = f"; it takes {', '.join(known)}" if is_unlike_all else ""
     return UsageError(f"{where} has no argument {', '.join(texts)}{all_names}")
 

@@ -5,6 +5,7 @@ Ids: a run has 16 hex digits; turns are `C01`, `C02`, … and a child run contin
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -36,6 +37,12 @@ _MICROSECOND = timedelta(microseconds=1)
 def turn_id(index: int) -> str:
     """Make the id of a turn: `C01` for index 1, `C100` after `C99`."""
     return f"C{index:02d}"
+
+
+def as_turn_id(turn: object) -> str:
+    """Return the id that a person means by `2`, `"2"`, `"c2"` or `"C02"`; other values as text."""
+    number = re.fullmatch(r"[cC]?([0-9]{1,9})", str(turn))
+    return turn_id(int(number[1])) if number and not isinstance(turn, bool) else str(turn)
 
 
 class ToolResult(PublicValue):

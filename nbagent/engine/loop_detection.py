@@ -97,7 +97,8 @@ class RepeatDetector:
         times = times + 1 if last == encoded else 1
         self._last_results[key] = encoded, times
         if times >= self._limits.max_repeated_results:
-            self._stop_for(f"{_shorten(key)} gave the same result {times} times, the fixed limit")
+            limit = "the limit (max_repeated_results=… raises it)"
+            self._stop_for(f"{_shorten(key)} gave the same result {times} times, {limit}")
 
     def _stop_for(self, reason: str) -> None:
         self.loop_reason = self.loop_reason or reason

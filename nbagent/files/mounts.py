@@ -19,6 +19,7 @@ from typing import Literal, cast
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.files.names import Parts, path_error, path_parts, visible
 from nbagent.files.opening import Folder, failure, identity_of, open_root
 
@@ -166,7 +167,7 @@ class Mounts(dict[str, Mount]):
         mount = self.get(name)
         if mount is None:
             raise ToolError(
-                f"there is no mount {visible(name)}; there are: {', '.join(self)}",
+                f"there is no mount {visible(name)}{nearest_or_all(name, self, 'there are:')}",
                 code="E_SANDBOX_VIOLATION",
             )
         host = mount.root.joinpath(*parts)

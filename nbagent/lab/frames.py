@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
+from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.records import ScoreRecord
 from nbagent.lab.case_state import CaseState, current_scores, versions_of
 from nbagent.lab.plan import Table, Variant
@@ -170,6 +171,8 @@ def cells_of_batch(
     name = score or (known[0] if len(known) == 1 else None)
     if name is None or name not in known:
         there = f"the scores are {', '.join(known)}" if known else "score it first: batch.score(…)"
+        near = nearest_name(score, known)
+        there = f"did you mean {near!r}?" if near else there
         problem = f"{score!r} is no score of this batch" if score else "say which score"
         raise UsageError(f"{problem}; {there}")
     runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.messages import TextPart
+from nbagent.contracts.nearest import name_error_with_hint, nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.run import with_options
@@ -116,7 +117,8 @@ class Row(Mapping[str, Any]):
     def __getattr__(self, column: str) -> Any:
         # `copy` and `pickle` look up names before `_cells` exists; a plain access would recurse.
         if column.startswith("__") or column not in self.__dict__.get("_cells", ()):
-            raise AttributeError(f"the row has no column {column!r}")
+            hint = nearest_or_all(column, self.__dict__.get("_cells", ()), "it has")
+            raise AttributeError(f"the row has no column {column!r}{hint}")
         return self._cells[column]
 
     def __iter__(self) -> Iterator[str]:
@@ -285,7 +287,8 @@ def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
     """Return the values of an axis by label."""
     known = [name for name in RunOptions.rows() if name not in _NOT_VARIED]
     if axis not in (PROMPT, *known):
-        raise UsageError(f"vary: {axis!r} is no option of a run; known: prompt, {', '.join(known)}")
+        hint = nearest_or_all(axis, (PROMPT, *known), "known:")
+        raise UsageError(f"vary: {axis!r} is no option of a run{hint}")
     is_secret = axis != PROMPT and RunOptions.rows()[axis].secret
     if isinstance(listed, Mapping):
         values = {str(k): value for k, value in cast("Mapping[Any, Any]", listed).items()}
@@ -381,13 +384,21 @@ def cases_of(
 def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
     # As globals, because a lambda or comprehension inside eval() does not see its locals.
     variables = {**names, "row": row, **row}
-    return lambda expression: eval(expression, variables)
+
+    def evaluate(expression: str) -> object:
+        try:
+            return eval(expression, variables)
+        except NameError as error:
+            raise name_error_with_hint(error, [*row, *names]) from error
+
+    return evaluate
 
 
 def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
     if "NameError" in str(error.details.get("error", "")):  # not of another language
-        problem = f"{error.message.partition(': ')[2].partition('. ')[0]}"
-        return UsageError(f"the template: {problem}; the columns are {', '.join(columns)}")
+        problem = re.split(r"(?<=\?) |\. ", error.message.partition(": ")[2])[0]
+        listed = "" if problem.endswith("?") else f"; the columns are {', '.join(columns)}"
+        return UsageError(f"the template: {problem}{listed}")
     return UsageError(f"the template, in row {key}: {error.message}")
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.store.dataframes import frame_of
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def compare(
     )
     labels = _labels(frame, over)
     if baseline is not None and baseline not in labels and labels:
-        raise UsageError(f"{over!r} has no label {baseline!r}; it has {', '.join(labels)}")
+        hint = nearest_or_all(baseline, labels, "it has")
+        raise UsageError(f"{over!r} has no label {baseline!r}{hint}")
     base = baseline if baseline is not None else next(iter(labels), "")
     is_share = bool(frame["value"].dropna().between(0, 1).all())
     rows: list[dict[str, Any]] = []
@@ -162,8 +164,8 @@ def flips(
 
 def _axis(axes: Sequence[str], name: str) -> str:
     if name not in axes:
-        there = f"the axes are {', '.join(axes)}" if axes else "nothing is varied"
-        raise UsageError(f"there is no axis {name!r}; {there}")
+        hint = nearest_or_all(name, axes, "the axes are") or "; nothing is varied"
+        raise UsageError(f"there is no axis {name!r}{hint}")
     return name
 
 

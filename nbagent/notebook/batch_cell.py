@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbagent.agent import Agent
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.notebook.line import BATCH_OPTIONS, Line
 from nbagent.notebook.prompt_names import own_names
 from nbagent.settings.options import RunOptions
@@ -74,7 +75,8 @@ def create_batch(options: Line, run_options: RunOptions, template: str, shell: A
 
 def _variable(names: dict[str, Any], name: str, flag: str) -> Any:
     if name not in names:
-        raise UsageError(f"{flag} {name}: the notebook has no variable {name!r}; define it first")
+        hint = nearest_hint(name, names) or "; define it first"
+        raise UsageError(f"{flag} {name}: the notebook has no variable {name!r}{hint}")
     return names[name]
 
 
@@ -98,7 +100,8 @@ def _value(axis: str, label: str, names: dict[str, Any]) -> Any:
     if isinstance(value, str | list | tuple):
         return value
     if axis in ("system", "prompt") and label.isidentifier():
-        raise UsageError(f"--vary {axis}: the notebook has no text in a variable {label!r}")
+        hint = nearest_hint(label, (key for key, text in names.items() if isinstance(text, str)))
+        raise UsageError(f"--vary {axis}: the notebook has no text in a variable {label!r}{hint}")
     row = RunOptions.rows().get(axis)
     return (
         label

@@ -16,13 +16,15 @@ from IPython.display import display
 
 from nbagent.contracts.canonical import json_object, monotonic_ms
 from nbagent.notebook.outputs import ListOutput
-from nbagent.notebook.run_widget import OpBatcher, RunWidget, comm_id, listen, retire
+from nbagent.notebook.page_proof import FinalDisplay
+from nbagent.notebook.run_widget import OpBatcher, RunWidget, comm_id, is_page, listen, retire
 from nbagent.session.frontend import BatchControls
 from nbagent.view.batch import (
     BATCH_KEY,
     PAUSING,
     STOPPING,
     BatchProgress,
+    batch_line,
     batch_node,
     batch_parts,
     batch_text,
@@ -34,7 +36,6 @@ from nbagent.view.run_picture import page
 INTERVAL_S = 0.25
 _SAVE_MS = 10_000
 """Interval between saved pictures of a running batch. Redrawing an output moves the page."""
-_PAGE_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,7 @@ class LiveBatch:
         """The parts as the pages have them."""
         self._batcher = OpBatcher(self._send, interval_s=INTERVAL_S)
         self._output = ListOutput()
+        self._display = FinalDisplay(self._output)
         self.widget = RunWidget(lambda: [self._picture()])
         listen(self.widget, self.on_message)
         self._save()
@@ -75,6 +77,7 @@ class LiveBatch:
         if self._is_over:
             return
         self._loop = self._loop or asyncio.get_running_loop()
+        self._display.begin()
         self._progress = progress
         parts = self._parts()
         changed = [key for key, node in parts.items() if self._shown.get(key) != node]
@@ -88,16 +91,24 @@ class LiveBatch:
         self._progress, self._stopping, self._is_over = progress, "", True
         self._batcher.drop()
         self._send([self._full_picture_op()])
-        self._display_in_cell(lambda: self._output.show(BatchSnapshot(progress)))
+        self._display.end(self._show_end)
+
+    def _show_end(self) -> None:
+        if self._display.is_below:
+            with suppress(Exception):
+                self.widget.send({"below": self._output.id})
+        self._output.show(BatchSnapshot(self._progress))
         retire(self._output, self.widget)
 
     def on_message(self, message: object) -> None:
         """Handle an untrusted message of a page: a click, or a page that is ready. Any thread."""
         content = json_object(message) or {}
         match content:
-            case {"kind": "ready", "page": int(place) | str(place)}:
-                if len(str(place)) <= _PAGE_CHARS:
-                    self._call_soon(lambda: self._send([self._full_picture_op()], page=place))
+            case {"kind": "ready", "page": page} if is_page(page):
+                self._display.page_ready(page)
+                self._call_soon(lambda: self._send([self._full_picture_op()], page=page))
+            case {"kind": "closed", "page": page} if is_page(page):
+                self._display.page_closed(page)
             case {"kind": "stop" | "pause" as kind, "run": "batch"} if not self._is_over:
                 self._controls.stop(after_rows=kind == "pause")
                 self._stopping = PAUSING if kind == "pause" else STOPPING
@@ -133,9 +144,16 @@ class LiveBatch:
     def _save(self) -> None:
         """Write the present picture into the output, for a file that is saved now."""
         self._saved_ms = monotonic_ms()
-        note = "Saved while the batch was running; batch.progress has its present state."
+        if self._display.is_unseen and not self._display.has_page:
+            self._display_in_cell(lambda: print(batch_line(self._progress), flush=True))
+            return
+        note = (
+            "Saved while the batch was running; batch.progress has its present state. "
+            "Trust this notebook to watch it"
+        )
         saved = page(batch_node(replace(self._progress, why=note)))
-        self._display_in_cell(lambda: self._output.show_live(comm_id(self.widget), saved))
+        model, text = comm_id(self.widget), batch_line(self._progress)
+        self._display_in_cell(lambda: self._output.show_live(model, html=saved, text=text))
 
     def _display_in_cell(self, work: Callable[[], object]) -> None:
         """Display in the cell that started the batch, from any thread."""

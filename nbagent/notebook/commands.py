@@ -16,6 +16,8 @@ from nbagent import run as handles
 from nbagent import runtime
 from nbagent.comparison import compare, history
 from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.nearest import nearest_name
+from nbagent.contracts.records import as_turn_id
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.notebook import kernel, reports
 from nbagent.notebook.batch_cell import create_batch, is_batch
@@ -117,8 +119,8 @@ class Commands:
             parent_id, left_out = _continued_run(options.continue_run, run_id)
         elif options.fork is not None:
             kind = "fork"
-            ref, _, turn_id = options.fork.rpartition(":")
-            parent_id = self._run_id(ref)
+            ref, _, turn = options.fork.rpartition(":")
+            parent_id, turn_id = self._run_id(ref), as_turn_id(turn)
         ask = RunRequest(
             prompt=rendered.prompt,
             parts=rendered.parts,
@@ -206,13 +208,24 @@ class Commands:
         value = self._shell.user_ns.get(ref)
         if ref != "last" and type(value) is Run:
             return find_run(value.id)  # it may have been deleted
-        run_id = find_run(ref, session=session)
+        try:
+            run_id = find_run(ref, session=session)
+        except UsageError as error:
+            raise self._with_nearest_variable(error, ref) from None
         if len(ref) < _MIN_ID_CHARS and ref != "last" and current_store().load(run_id).name != ref:
             raise UsageError(
                 f"{ref!r} is not a variable with a run or a run's name; write at least "
                 f"{_MIN_ID_CHARS} characters of an id (%agent runs lists them)"
             )
         return run_id
+
+    def _with_nearest_variable(self, error: UsageError, ref: str) -> UsageError:
+        """Add the variable with a run whose name is most similar to an unknown run's."""
+        values = dict(self._shell.user_ns).items()
+        runs = [name for name, value in values if type(value) is Run and name[0] != "_"]
+        near = nearest_name(ref, runs) if error.code == "ENOENT" else None
+        hint = f"; there is a run in the variable {near!r}" if near else ""
+        return UsageError(f"{error.message}{hint}", code=error.code) if hint else error
 
     def _evaluate(self, expression: str) -> object:
         return evaluate(self._shell, expression)
@@ -276,11 +289,20 @@ class Commands:
                 parent_id = last_run_id(ref, current_store())
         else:
             parent_id = self._run_id(ref)
+            if (record := handles.open_run(parent_id).record).ok:
+                # No error: this line must not stop Run All of a notebook that has it.
+                print(
+                    f"nothing to resume: run {parent_id[:8]} has ended ({record.stop_reason}). To "
+                    "ask something more: %%agent --continue, with the prompt on the next line"
+                )
+                return
         self._start(RunRequest(kind="resume", parent_id=parent_id, options=run_options), options)
 
     def do_fork(self, args: list[str], options: Line) -> None:
         parent_id, run_options = self._run_id(" ".join(args[:-1])), self._run_options(options)
-        ask = RunRequest(kind="fork", parent_id=parent_id, fork_turn=args[-1], options=run_options)
+        ask = RunRequest(
+            kind="fork", parent_id=parent_id, fork_turn=as_turn_id(args[-1]), options=run_options
+        )
         self._start(ask, options)
 
     def do_retry(self, args: list[str], options: Line) -> None:
@@ -291,6 +313,8 @@ class Commands:
     def do_export(self, args: list[str], options: Line) -> None:
         ref, format, *rest = args
         run, path = handles.open_run(self._run_id(ref)), " ".join(rest) or None
+        if path is None and format == "html":  # printed, a page is no use to anybody
+            path = f"run-{run.id[:8]}.html"
         text = run.export(format, path)
         _show(text if path is None else f"wrote run {run.id[:8]} to {path}")
 

@@ -23,7 +23,9 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
+from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
+from nbagent.notebook.page_proof import finish_after_cells
 from nbagent.notebook.review_widget import show_review
 from nbagent.notebook.run_code import run_code
 from nbagent.notebook.run_widget import LiveOutput, close_views
@@ -39,6 +41,7 @@ from nbagent.session.frontend import (
     RunList,
 )
 from nbagent.settings.options import RunOptions
+from nbagent.settings.sources import current_settings
 from nbagent.view import run_status
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.question import ask_by_input
@@ -74,6 +77,7 @@ class NotebookFrontend(Frontend):
         _shown.clear()
         if kernel.in_kernel():
             kernel.prepare()
+            finish_after_cells(get_ipython())
 
     def namespace(self) -> Mapping[str, Any]:
         return getattr(get_ipython(), "user_ns", {})
@@ -127,7 +131,7 @@ class NotebookFrontend(Frontend):
             return RawSink()
         if not kernel.in_kernel():
             return self.printer()
-        if kernel.is_headless():
+        if not kernel.page_may_come():
             return HeadlessSink()
         try:
             button_actions.enable_buttons()
@@ -149,7 +153,7 @@ class NotebookFrontend(Frontend):
         _note_shown(_batch_key(progress))
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
-        if kernel.is_headless():
+        if not kernel.page_may_come():
             return FinalBatch()
         try:
             button_actions.enable_buttons()
@@ -168,10 +172,7 @@ class NotebookFrontend(Frontend):
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
-        if not kernel.in_kernel() or kernel.is_headless():
-            return False
-        show_review(review)
-        return True
+        return kernel.page_may_come() and show_review(review)
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
@@ -222,8 +223,14 @@ class HeadlessSink:
 
     name = "final display"
 
+    def __init__(self) -> None:
+        """With the setting `log`, print lines to the console, too."""
+        self._log = LogLines() if current_settings().log == "lines" else None
+
     def handle(self, event: Event) -> None:
         """Show the run when it has ended."""
+        if self._log is not None:
+            self._log.handle(event)
         if isinstance(event, RunFinished):
             display_final(event.run)
 

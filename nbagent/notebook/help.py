@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Any
 
-from nbagent.contracts.errors import UsageError, nearest_hint
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.notebook.line import BATCH_OPTIONS, COMMANDS, OPTION_BY_FLAG, Command, Line, options_of
 from nbagent.settings.options import Option, Settings
 from nbagent.view.listing import Listing
@@ -86,8 +87,9 @@ def help_of(topic: str = "") -> Listing:
     if topic in TOPICS:
         parts.append(_topic_help(TOPICS[topic]))
     if not parts:
-        nearest = nearest_hint(topic, [*COMMANDS, *TOPICS, *OPTION_BY_FLAG])
-        raise UsageError(f"no command or option {topic!r}{nearest}. All of them: %agent help all")
+        nearest = nearest_hint(topic, [*COMMANDS, *TOPICS])
+        nearest = nearest or nearest_hint(topic, [*OPTION_BY_FLAG, *settings]) or "."
+        raise UsageError(f"no command or option {topic!r}{nearest} All of them: %agent help all")
     return parts[0] if len(parts) == 1 else Listing(parts=parts)
 
 

@@ -59,6 +59,25 @@ def is_headless() -> bool:
     return in_kernel() and (kind is None or (kind == "execute_request" and not allow_stdin()))
 
 
+def is_voila() -> bool:
+    """True if Voila runs the cells: nobody can type, but a page will show their outputs."""
+    server = os.environ.get("SERVER_SOFTWARE", "").startswith("voila/")
+    return in_kernel() and (server or any(name.startswith("VOILA_") for name in os.environ))
+
+
+def page_may_come() -> bool:
+    """True if a page may show the outputs of the cell that runs now.
+
+    It is proved only when a page says so; see `page_proof`.
+    """
+    return in_kernel() and (not is_headless() or is_voila())
+
+
+def client_session() -> str:
+    """Id of the client that sent the message that is handled now; empty if there is none."""
+    return str(_parent_message("header").get("session") or "")
+
+
 def cell() -> Cell:
     """Return the facts that the front end tells about the cell that runs now."""
     metadata = _parent_message("metadata")

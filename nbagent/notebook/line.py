@@ -13,7 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from nbagent.contracts.errors import UsageError, nearest_hint
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_hint, nearest_or_all
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.export.formats import FORMATS
 from nbagent.settings import types
@@ -51,7 +52,7 @@ class Line(RunOptions):
     fork = Option[str | None](
         "--fork RUN:TURN",
         "ask a turn again with this prompt, such as last:C03",
-        types.matching(r".+:C\d{2,}", "a run and its turn, such as last:C03"),
+        types.matching(r".+:[cC]?[0-9]+", "a run and its turn, such as last:C03"),
     )
     into = Option[str | None]("--into NAME", "put the run into this variable", types.variable_name)
     to = Option[str | None](
@@ -202,7 +203,8 @@ _COMMANDS = (
     ),
     Command(
         "resume [RUN | DOCUMENT.md]",
-        "continue a run that paused or failed, or a workflow's document. The run keeps its options "
+        "continue a run that paused or failed, or a workflow's document. An answered run stays as "
+        "it is, so the line may stay in the notebook. The run keeps its options "
         "unless the line changes them. To continue with a new prompt, use %%agent --continue. A "
         "document continues without its earlier conversation, on any machine that has the package.",
         (
@@ -227,8 +229,8 @@ _COMMANDS = (
     ),
     Command(
         "export RUN FORMAT [FILE]",
-        f"a run as a file: {', '.join(FORMATS)}. Without FILE the text is printed; "
-        "an existing FILE is replaced. A name with spaces needs quotes.",
+        f"a run as a file: {', '.join(FORMATS)}. Without FILE the text is printed, and html is "
+        "written to run-ID.html; an existing FILE is replaced. A name with spaces needs quotes.",
         ("%agent export last html run.html", "%agent export first md"),
     ),
     Command(
@@ -396,22 +398,40 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
         and not re.search("[A-Z]", takes)
         and args not in ([subcommand] for subcommand in command.subcommands)
     ):
-        raise UsageError(f"%agent {word} takes {takes or 'nothing'}; remove {args[-1]!r}")
+        hint = nearest_hint(args[-1], command.subcommands) or f"; remove {args[-1]!r}"
+        raise UsageError(f"%agent {word} takes {takes or 'nothing'}{hint}")
     return word, args, options
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 60 else f"{text[:60]}…"
+
+
+def _example(flag: str) -> str:
+    """A command that takes an option, or one that has its name."""
+    option = OPTION_BY_FLAG[flag.partition("=")[0]]
+    takers = (command.name for command in _COMMANDS if option.name in command.options)
+    return option.name if option.name in COMMANDS else next(takers, "help")
 
 
 def _question(line: str, word: str, rest: str) -> str:
     """Return a line without a command if it is a sentence; else raise UsageError."""
     # A misspelt command must not be sent to a model, so a single word is no question, except in a
     # script without spaces, such as Chinese.
+    if word.partition("=")[0] in OPTION_BY_FLAG:
+        raise UsageError(
+            f"{word!r} is an option of %%agent: write %%agent {_shortened(line.strip())} with the "
+            f"prompt on the next line. %agent takes a command first: %agent {_example(word)}"
+        )
     nearest = nearest_hint(word.lower(), COMMANDS)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
     is_sentence = (ends and bool(rest or not word.isascii())) or (not nearest and " " in rest)
     if is_sentence and not word.startswith("-"):
         return line.strip()
+    all_commands = f" (all: {', '.join(COMMANDS)})."
     raise UsageError(
-        f"%agent has no command {word!r}{nearest} (all: {', '.join(COMMANDS)}). To ask a model, "
-        "write a sentence, or %%agent with its options and the prompt on the next line."
+        f"%agent has no command {word!r}{nearest or all_commands} To ask a model, write a "
+        "sentence, or %%agent with its options and the prompt on the next line."
     )
 
 
@@ -463,13 +483,13 @@ def _option(flag: str, command: Command | None) -> Option[Any]:
     if option is None:
         reject_key(flag)  # a more useful error than the nearest name
     if command is not None and (option is not None or not known):
-        takes = f"it takes {', '.join(known)}" if known else "it takes no options"
-        raise UsageError(f"%agent {command.name} does not take {flag}; {takes}.")
+        hint = nearest_or_all(flag, known, "it takes") or "; it takes no options"
+        raise UsageError(f"%agent {command.name} does not take {flag}{hint}.".replace("?.", "?"))
     name = flag.lstrip("-").replace("-", "_")
     if name in Settings.rows():
         raise UsageError(f"{flag!r} is a setting, not an option: use %agent config {name}=VALUE")
     nearest = nearest_hint(flag.replace("_", "-"), known)
-    raise UsageError(f"unknown option {flag!r}{nearest}. All of them: %agent help all")
+    raise UsageError(f"unknown option {flag!r}{nearest or '.'} All of them: %agent help all")
 
 
 def _value(option: Option[Any], flag: str, text: str | None, rest: deque[str]) -> Any:

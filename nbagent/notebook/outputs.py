@@ -24,7 +24,9 @@ from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
-from nbagent.store.rows import to_notebook_json
+from nbagent.settings.sources import current_settings
+from nbagent.store.rows import run_reference
+from nbagent.store.saved_records import saved_record
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
 from nbagent.view.node import Node, h, html
@@ -36,6 +38,8 @@ KERNEL = secrets.token_hex(4)
 """Id of this kernel in its pictures: buttons of pictures from other kernels stay hidden."""
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
+MOVED = "(shown below)"
+"""Text of a display whose content was shown again in a display of its own."""
 _MAX_OUTPUTS = 1_000
 """Outputs in memory. Buttons of older outputs stop working."""
 
@@ -82,6 +86,7 @@ class Output:
         """Keys of the opened folds by run id."""
         self._store: Store = current_store()
         self._is_shown = False
+        self._display_id = f"nbagent-{self.id}"
         _outputs[self.id] = self
         while len(_outputs) > _MAX_OUTPUTS:
             del _outputs[next(iter(_outputs))]
@@ -108,12 +113,31 @@ class Output:
         self.parts.append(run_ids)
         _outputs[self.id] = _outputs.pop(self.id, self)  # recently used outputs are dropped last
 
-    def show_live(self, model_id: str, saved: str = "") -> None:
-        """Show a widget that holds all pictures; `saved` is the HTML for a file saved now."""
+    @property
+    def is_shown(self) -> bool:
+        """True if the front end has got this output."""
+        return self._is_shown
+
+    def show_live(
+        self, model_id: str, *, html: str, text: str, metadata: Mapping[str, Any] | None = None
+    ) -> None:
+        """Show a widget that holds all pictures.
+
+        Args:
+            model_id: the widget's model.
+            html: the present picture, for a file that is saved now and a page without widgets.
+            text: the same in one line.
+            metadata: of the output; see `running_metadata`.
+        """
         # 2.0 is the version of the MIME type, not of a package.
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        made = {_WIDGET: view, "text/plain": "nbagent run view"}
-        self._display({**made, "text/html": saved} if saved else made)
+        self._display({_WIDGET: view, "text/html": html, "text/plain": text}, metadata)
+
+    def move_below(self) -> None:
+        """Show the output from now on in a new display, below what the cell has shown."""
+        self._display({"text/plain": MOVED})  # for a front end that applies updates after all
+        self._display_id = f"nbagent-{self.id}-below"
+        self._is_shown = False
 
     def show_saved(self, *at_hand: RunRecord) -> None:
         """Show the saved pictures. Records passed in `at_hand` are not loaded again."""
@@ -155,7 +179,7 @@ class Output:
         return picture(run, unfolded=unfolded, kernel=self.id)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
-        options: dict[str, Any] = {"display_id": f"nbagent-{self.id}", "update": self._is_shown}
+        options: dict[str, Any] = {"display_id": self._display_id, "update": self._is_shown}
         self._is_shown = True
         display(data, raw=True, metadata=dict(metadata or {}), **options)
 
@@ -214,9 +238,15 @@ def forget_runs(run_ids: Collection[str]) -> None:
 
 
 def records_metadata(*runs: RunRecord) -> dict[str, Any]:
-    """Complete records for the output's metadata, so that a saved notebook can load its runs."""
-    made = [to_notebook_json(run) for run in runs]
+    """Records for the output's metadata, so that a saved notebook can load its runs."""
+    choice = current_settings().records
+    made = [saved_record(run, choice) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
+
+
+def running_metadata(run_id: str) -> dict[str, Any]:
+    """Reference to a running run: a file that is saved now leads to its record in the store."""
+    return {"nbagent": run_reference(run_id)}
 
 
 def display_final(run: RunRecord) -> None:

@@ -282,7 +282,7 @@ class Panel(Output):
         """Open the view of a starting run, one of `n`."""
         ended = partial(self._ended, prompt, controls)
         live = LiveRun(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
-        live.on_message({"kind": "ready"})  # a person clicked, so questions can be answered
+        live.can_answer = True  # a person clicked in a page
         with self._lock:
             self._n_running = self._n_running or n
             self._live_runs[run.id], self.running_id, self._status = live, run.id, ""

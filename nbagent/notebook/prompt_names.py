@@ -14,6 +14,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from nbagent.contracts.nearest import name_error_with_hint
 from nbagent.contracts.secrets import redact_truncated, register_named_secrets
 from nbagent.files.mounts import PROJECT, parse_mount
 from nbagent.settings.sources import current_settings, project_folder
@@ -31,10 +32,14 @@ def evaluate(shell: Any, expression: str) -> object:
     These names are not stored in the notebook's namespace.
     """
     code = compile(expression, "<prompt>", "eval")
-    if own := own_names(shell, expression):
-        # As globals: lambdas and comprehensions inside `eval` do not see its locals.
-        return eval(code, {**shell.user_global_ns, **own})
-    return eval(code, shell.user_global_ns, shell.user_ns)
+    own = own_names(shell, expression)
+    try:
+        if own:
+            # As globals: lambdas and comprehensions inside `eval` do not see its locals.
+            return eval(code, {**shell.user_global_ns, **own})
+        return eval(code, shell.user_global_ns, shell.user_ns)
+    except NameError as error:
+        raise name_error_with_hint(error, shell.user_ns) from error
 
 
 def own_names(shell: Any, text: str) -> dict[str, object]:

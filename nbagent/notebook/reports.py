@@ -284,7 +284,8 @@ def _type(schema: Any) -> str:
 def models(provider: str | None = None, run_options: RunOptions | None = None) -> Listing:
     """List the models of one provider, or all models that are available now."""
     rows: list[Row] = []
-    others: list[Row] = []
+    missing: list[Row] = []
+    more: list[Row] = []
     for provider_models in list_models(provider, run_options):
         for model in provider_models.models if provider_models.reachable else ():
             tokens = f"{model.context_length:,} tokens" if model.context_length else ""
@@ -293,10 +294,12 @@ def models(provider: str | None = None, run_options: RunOptions | None = None) -
                 (f"{provider_models.provider}:{name}", tokens, ", ".join(model.capabilities))
             )
         if provider_models.why:
-            others.append(
-                (provider_models.provider, one_line(sanitize_value(provider_models.why), 300))
-            )
-    parts = [Listing(columns=("provider", "what is missing"), rows=others)] if others else []
+            why = one_line(sanitize_value(provider_models.why), 300)
+            (more if provider_models.reachable else missing).append((provider_models.provider, why))
+    tables = {"more models": more, "what is missing": missing}
+    parts = [
+        Listing(columns=("provider", head), rows=some) for head, some in tables.items() if some
+    ]
     return Listing(columns=("model", "context", "can"), rows=rows, parts=parts)
 
 

@@ -13,7 +13,8 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.notebook.clicks import run_in_thread
 from nbagent.notebook.outputs import Output
-from nbagent.notebook.run_widget import RunWidget, comm_id, listen
+from nbagent.notebook.page_proof import FinalDisplay, wait_for_page
+from nbagent.notebook.run_widget import RunWidget, comm_id, is_page, listen
 from nbagent.session.frontend import PersonReview
 from nbagent.view.node import Node, h, line
 from nbagent.view.run_picture import ROOT_CLASS, page
@@ -77,21 +78,27 @@ class LiveReview:
 
     def __init__(self, review: PersonReview) -> None:
         """Show the review in the cell that runs now."""
-        self._review, self._problem = review, ""
+        self._review, self._problem, self._is_done = review, "", False
         self._lock = threading.Lock()
         """Locked from the check of the case's number until the next case is shown."""
         self._output = Output()
+        self.display = FinalDisplay(self._output)
         self.widget = RunWidget(lambda: [self._picture()])
         listen(self.widget, self.on_message)
-        saved = (
-            f"{page('')}<p>{review.total:,} answers to label; run the cell again to continue.</p>"
-        )
-        self._output.show_live(comm_id(self.widget), saved)
+        self._show_live(f"{review.total:,} answers to label; run the cell again to continue.")
+
+    def _show_live(self, text: str) -> None:
+        html = page(h("div", "nba-run", h("p", "", text)))
+        self._output.show_live(comm_id(self.widget), html=html, text=text)
 
     def on_message(self, message: object) -> None:
         """Handle an untrusted message of a page: a click, or a page that is ready. Any thread."""
         content = json_object(message) or {}
-        if content.get("kind") == "ready":
+        kind, where = content.get("kind"), content.get("page")
+        if kind in ("ready", "closed"):
+            if is_page(where):
+                report = self.display.page_ready if kind == "ready" else self.display.page_closed
+                report(where)
             self._send()
         elif content.get("run") == REVIEW_KEY and content.get("kind") in ("label", "skip", "back"):
             # In a thread of its own: a label is written to disk, which must not block messages.
@@ -110,6 +117,9 @@ class LiveReview:
             elif (value := str(message.get("value"))) in map(str, range(1, self._review.scale + 1)):
                 self._review.label(int(value))
             self._send()
+            if not self._review.shown() and not self._is_done:
+                self._is_done = True  # once: redrawing an output moves the page
+                self._show_live(f"All {self._review.total:,} answers are labelled.")
 
     def _failed(self, error: Exception) -> None:
         self._problem = sanitize_value(redact_truncated(str(error)))
@@ -122,6 +132,8 @@ class LiveReview:
         self.widget.send({"run": REVIEW_KEY, "ops": [["done", self._picture()]]})
 
 
-def show_review(review: PersonReview) -> None:
-    """Show the widget of a review; do not wait."""
-    LiveReview(review)
+def show_review(review: PersonReview) -> bool:
+    """Show the widget of a review, and wait until a page shows it; False if none does."""
+    view = LiveReview(review)
+    view.display.settle()  # the widget stays: nothing replaces it at the end
+    return wait_for_page(view.display)

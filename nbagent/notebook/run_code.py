@@ -11,8 +11,9 @@ import asyncio
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from IPython.core.interactiveshell import ExecutionResult
 from IPython.display import display
@@ -25,8 +26,9 @@ from nbagent.shown.images import to_image
 
 _MAX_DISPLAYS = 50
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-_async_code_lock = asyncio.Lock()
-"""Serializes code with `await`: two at a time would replace each other's streams."""
+_async_code_locks = WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]()
+"""Serializes code with `await` on each loop: two at a time would replace each other's streams. A
+lock belongs to one loop, and a process may have several, one after the other."""
 
 
 def run_code(
@@ -34,9 +36,9 @@ def run_code(
 ) -> CodeOutcome | Coroutine[Any, Any, CodeOutcome]:
     """Run code in a shell; see `RunCode`. Return a coroutine if the code has an `await`."""
     awaits: bool = shell.should_run_async(code, transformed_cell=code)
-    work = _run(shell, code, keep_bytes, _async_code_lock if awaits else nullcontext())
     if awaits:
-        return work
+        return _run_in_turn(shell, code, keep_bytes)
+    work = _run(shell, code, keep_bytes)
     # Without an await it never suspends, so it needs no event loop; the thread's own one is busy.
     try:
         work.send(None)
@@ -46,31 +48,36 @@ def run_code(
     raise RuntimeError("code without an await did not finish at once")
 
 
-async def _run(shell: Any, code: str, keep_bytes: int, turn: Any) -> CodeOutcome:
-    async with turn:
-        # A compiler of its own, so that `from __future__` lines do not affect the person's cells.
-        compiler, result = shell.compiler_class(), ExecutionResult(None)
-        file = compiler.cache(code, shell.execution_count)
-        values: list[Any] = []
-        displays = _DisplayCapture(shell.display_pub)
-        figures = open_figures()
-        stdout, stderr = Output(keep_bytes), Output(keep_bytes)
-        with (
-            shell.builtin_trap,
-            replaced_streams(
-                CapturingStream(sys.stdout, stdout.add, _limited_writer(keep_bytes, sys.stdout)),
-                CapturingStream(sys.stderr, stderr.add, _limited_writer(keep_bytes, sys.stderr)),
-            ),
-            replaced_attributes(sys, displayhook=values.append),
-            # The model gets the error of the code; the person's cell must not show it.
-            replaced_attributes(shell, showtraceback=lambda *args, **options: None),
-            replaced_attributes(shell.display_pub, publish=displays.publish),
-        ):
-            nodes = compiler.ast_parse(code, file).body
-            await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
-            made = finish_figures(figures, in_window=displays.record_figure)
-            if values and not any(values[-1] is figure for figure in made):
-                _show_picture(shell, values[-1])
+async def _run_in_turn(shell: Any, code: str, keep_bytes: int) -> CodeOutcome:
+    lock = _async_code_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async with lock:
+        return await _run(shell, code, keep_bytes)
+
+
+async def _run(shell: Any, code: str, keep_bytes: int) -> CodeOutcome:
+    # A compiler of its own, so that `from __future__` lines do not affect the person's cells.
+    compiler, result = shell.compiler_class(), ExecutionResult(None)
+    file = compiler.cache(code, shell.execution_count)
+    values: list[Any] = []
+    displays = _DisplayCapture(shell.display_pub)
+    figures = open_figures()
+    stdout, stderr = Output(keep_bytes), Output(keep_bytes)
+    with (
+        shell.builtin_trap,
+        replaced_streams(
+            CapturingStream(sys.stdout, stdout.add, _limited_writer(keep_bytes, sys.stdout)),
+            CapturingStream(sys.stderr, stderr.add, _limited_writer(keep_bytes, sys.stderr)),
+        ),
+        replaced_attributes(sys, displayhook=values.append),
+        # The model gets the error of the code; the person's cell must not show it.
+        replaced_attributes(shell, showtraceback=lambda *args, **options: None),
+        replaced_attributes(shell.display_pub, publish=displays.publish),
+    ):
+        nodes = compiler.ast_parse(code, file).body
+        await shell.run_ast_nodes(nodes, file, compiler=compiler, result=result)
+        made = finish_figures(figures, in_window=displays.record_figure)
+        if values and not any(values[-1] is figure for figure in made):
+            _show_picture(shell, values[-1])
     error = result.error_in_exec or result.error_before_exec
     if isinstance(error, KeyboardInterrupt | asyncio.CancelledError):
         raise error

@@ -1,7 +1,7 @@
 """Live view of a run: events go to the page as small messages, and clicks come back.
 
-Owns the widget, the batching of ops, and the meaning of a page's messages. `live.js` is the part in
-the page.
+Owns the widget, the batching of ops, and the meaning of a page's messages. The folder `page` is the
+part in the page.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from importlib.resources import files
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import anywidget
 import traitlets
@@ -20,10 +19,13 @@ import traitlets
 from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.events import Event, RunFinished
-from nbagent.contracts.ports import RunControls
+from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.notebook import comms
-from nbagent.notebook.outputs import Output, Part
+from nbagent.notebook.outputs import Output, Part, running_metadata
+from nbagent.notebook.page_module import script, stylesheet
+from nbagent.notebook.page_proof import FinalDisplay
+from nbagent.session.frontend import frontend
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.node import Node, h
 from nbagent.view.question import (
@@ -33,7 +35,7 @@ from nbagent.view.question import (
     read_fields,
     why_node,
 )
-from nbagent.view.run_picture import PAUSING, STOPPING, live_stylesheet, page, picture
+from nbagent.view.run_picture import PAUSING, STOPPING, page, picture
 
 INTERVAL_S = 0.05
 """20 messages per second: 10,000 deltas then cost 0.3 MB instead of 200 MB."""
@@ -53,20 +55,6 @@ class _ReplacedView:
 
 
 _replaced: list[_ReplacedView] = []
-
-
-def _read_file(name: str) -> str:
-    return files("nbagent.notebook").joinpath(name).read_text("utf-8")
-
-
-def script(*more: str) -> str:
-    """Return `live.js` with other files appended: one module for a widget."""
-    return "\n".join(_read_file(name) for name in ("live.js", *more))
-
-
-def stylesheet(*more: str) -> str:
-    """Return the style sheet of live pictures with other files appended."""
-    return "\n".join([live_stylesheet(), *(_read_file(name) for name in more)])
 
 
 class RunWidget(anywidget.AnyWidget):
@@ -107,9 +95,15 @@ class OpBatcher:
     Belongs to the event loop that is running when it gets its first ops.
     """
 
-    def __init__(self, send: Callable[[list[Op]], None], *, interval_s: float = INTERVAL_S) -> None:
-        """Send by `send`, which must not raise: an exception in a timer would be lost."""
-        self._send = send
+    def __init__(
+        self,
+        send: Callable[[list[Op]], None],
+        *,
+        draw: Callable[[], list[Op]] = list,
+        interval_s: float = INTERVAL_S,
+    ) -> None:
+        """Send by `send` what `draw` draws. Both must not raise: a timer would lose the error."""
+        self._send, self._draw = send, draw
         self._interval_s = interval_s
         self._pending: list[Op] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -118,6 +112,10 @@ class OpBatcher:
         """Add ops."""
         for op in ops:
             merge_op(self._pending, op)
+        self.send_soon()
+
+    def send_soon(self) -> None:
+        """Draw and send what changed: now, or with the next message."""
         if self._timer is None:
             self.flush()
 
@@ -130,7 +128,7 @@ class OpBatcher:
 
     def flush(self) -> None:
         """Send the waiting ops now."""
-        ops = self._pending
+        ops = [*self._draw(), *self._pending]
         self.drop()
         # Without ops the timer is not renewed, so the next op is sent at once.
         if ops:
@@ -151,6 +149,7 @@ class LiveRun:
         send: Callable[[dict[str, Any]], object],
         ended: Callable[[RunRecord], object] = lambda run: None,
         kernel_id: str = "",
+        display: FinalDisplay | None = None,
     ) -> None:
         """Follow a run from its start.
 
@@ -160,15 +159,18 @@ class LiveRun:
             send: sends one message to all pages. Any thread.
             ended: called exactly once when the run has ended, even after a failure.
             kernel_id: `data-kernel` of the last picture's buttons.
+            display: brings the end to the front end. While no page shows the run, it is printed.
         """
         self.can_answer = False
-        """True once a page has reported ready, so that a person can answer questions there."""
+        """True while a page shows the run, so that a person can answer questions there."""
+        self._display = display
+        self._lines = RunLines() if display is not None and display.may_be_unseen else None
         self.unfolded: set[str] = set()
         """Keys of the folds that the person opened."""
         self.run_id, self._kernel_id = run.id, kernel_id
         self._controls, self._send, self._ended = controls, send, ended
         self._live = LivePicture(run)
-        self._batcher = OpBatcher(self._send_ops)
+        self._batcher = OpBatcher(self._send_ops, draw=self._draw_changes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_over = False
         self._failure: Exception | None = None
@@ -182,7 +184,10 @@ class LiveRun:
     def saved_picture(self) -> Node:
         """Draw the run so far without buttons, for a file that is saved now."""
         run = self._live.record()
-        note = f"saved while the run was running; %agent show {run.id[:8]} shows all of it"
+        note = (
+            f"saved while the run was running; %agent show {run.id[:8]} shows all of it. "
+            "Trust this notebook to watch and answer"
+        )
         run = run.model_copy(update={"notices": (*run.notices, note)})
         return picture(run, unfolded=frozenset(self.unfolded), actions=False)
 
@@ -193,21 +198,36 @@ class LiveRun:
 
     def handle(self, event: Event) -> None:
         """Apply one event and send its changes soon. On the engine's loop."""
-        self._loop = self._loop or asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            if self._display is not None:
+                self._display.begin(self._print_lines)
+        if self._lines is not None:
+            self._lines.handle(event)
         if self._failure is None:
             try:
-                ops = self._live.apply(event)
+                self._live.update(event)
                 if isinstance(event, RunFinished):
                     self._batcher.drop()
-                    # Instead of the op of `apply`, which knows neither folds nor buttons.
-                    ops = [["done", self.picture()]]
-                self._batcher.add(ops)
+                self._batcher.send_soon()
             except Exception as error:
                 self._fail(error)
         if isinstance(event, RunFinished):
             self._end(event.run)
             if self._failure is not None:
                 raise self._failure
+
+    def _print_lines(self) -> None:
+        """Print the run, since no page shows it. On the engine's loop."""
+        if self._lines is not None:
+            self._lines.print()
+
+    def _draw_changes(self) -> list[Op]:
+        try:
+            return self._live.draw_changes(frozenset(self.unfolded), self._kernel_id)
+        except Exception as error:
+            self._fail(error)
+            return []
 
     def close(self) -> None:
         """End the view without a final event."""
@@ -217,7 +237,13 @@ class LiveRun:
     def _end(self, run: RunRecord) -> None:
         if not self._is_over:
             self._is_over = True
+            self._drop_lines()
             self._ended(run)
+
+    def _drop_lines(self) -> None:
+        lines, self._lines = self._lines, None
+        if lines is not None:
+            lines.close()
 
     def _fail(self, error: Exception) -> None:
         # Nobody can answer in a broken view: a question there would wait without end.
@@ -233,13 +259,17 @@ class LiveRun:
         match content:
             case {"kind": "ready"}:
                 self._on_ready(content.get("page"))
+            case {"kind": "closed", "page": page} if self._display is not None and is_page(page):
+                self._display.page_closed(page)
+                self.can_answer = self.can_answer and self._display.has_open_page
             case {"kind": "fold", "key": str(key), "open": is_open} if len(key) <= _KEY_CHARS:
                 # Folds that the person opened stay open in the saved picture.
                 keep = self.unfolded.add if is_open is True else self.unfolded.discard
                 keep(key)
             case {"kind": "stop" | "pause" as kind} if not self._is_over:
                 self._controls.stop(after_turn=kind == "pause")
-                self._send_soon(self._live.stopping(PAUSING if kind == "pause" else STOPPING))
+                self._live.show_stopping(PAUSING if kind == "pause" else STOPPING)
+                self._send_soon([])
             case {"kind": "answer_all", "questions": list(shown)}:
                 # Only the questions that the page named: the person has not seen a newer one.
                 for question_id, question in self._live.open_questions():
@@ -253,9 +283,13 @@ class LiveRun:
                 pass
 
     def _on_ready(self, page: object) -> None:
-        self.can_answer = self._failure is None
-        if not isinstance(page, int | str) or len(str(page)) > _KEY_CHARS:
+        # Without a page it is a model that no output shows, such as that of an untrusted notebook.
+        if not is_page(page):
             return
+        self.can_answer = self._failure is None
+        if self._display is not None:
+            self._display.page_ready(page)
+            self.call_soon(self._drop_lines)
         if self._is_over or self._loop is None:
             self._send_whole(page)
         else:
@@ -320,6 +354,40 @@ class LiveRun:
             self._fail(error)
 
 
+class RunLines:
+    """Prints a run as lines, once it is known that no page shows it."""
+
+    def __init__(self) -> None:
+        self._events: list[Event] = []
+        self._printer: Sink | None = None
+
+    def handle(self, event: Event) -> None:
+        """Print an event, or keep it until it is known. The end is shown by a display."""
+        if isinstance(event, RunFinished):
+            return
+        if self._printer is None:
+            self._events.append(event)
+        else:
+            self._printer.handle(event)
+
+    def print(self) -> None:
+        """Print from the start of the run on."""
+        self._printer = frontend().printer()
+        events, self._events = self._events, []
+        for event in events:
+            self._printer.handle(event)
+
+    def close(self) -> None:
+        """End the last line."""
+        if self._printer is not None:
+            self._printer.close()
+
+
+def is_page(page: object) -> TypeGuard[int | str]:
+    """True if this can be the id of a view in a page."""
+    return isinstance(page, int | str) and len(str(page)) <= _KEY_CHARS
+
+
 class LiveOutput:
     """Live views in an output, replaced by saved pictures at the end.
 
@@ -329,6 +397,7 @@ class LiveOutput:
     def __init__(self, output: Output, n: int = 1) -> None:
         """Prepare to show `n` runs below the output's pictures; `open` adds each."""
         self._output, self._n = output, n
+        self._display = FinalDisplay(output)
         self._live_runs: list[LiveRun] = []
         self._finished: list[RunRecord] = []
         self._saved, self._unsaved = _FIRST_SAVE_CHARS, 0
@@ -338,7 +407,14 @@ class LiveOutput:
     def open(self, run: RunRecord, controls: RunControls) -> LiveRun:
         """Open the view of a starting run; it is the run's sink."""
         ended, kernel_id = self._ended, self._output.id
-        live = LiveRun(run, controls, send=self._send, ended=ended, kernel_id=kernel_id)
+        live = LiveRun(
+            run,
+            controls,
+            send=self._send,
+            ended=ended,
+            kernel_id=kernel_id,
+            display=self._display,
+        )
         n_before = len(self._output.parts)
         self._output.running_id, self._output.remove_live = (
             run.id,
@@ -357,8 +433,21 @@ class LiveOutput:
                 ]
             )
             listen(self.widget, self._on_message)
-            self._output.show_live(comm_id(self.widget))
+            self._show_live(self._saved_html())
         return live
+
+    def _show_live(self, html: str) -> None:
+        run_id = self._live_runs[0].run_id
+        self._output.show_live(
+            comm_id(self.widget),
+            html=html,
+            text=f"… run {run_id[:8]} is running; %agent show {run_id[:8]} shows it",
+            metadata=running_metadata(run_id),
+        )
+
+    def _saved_html(self) -> str:
+        lives = [live.saved_picture() for live in self._live_runs]
+        return page(h("div", "", *self._output.nodes(self._place), *lives))
 
     def _on_message(self, message: object) -> None:
         for live in self._live_runs:
@@ -381,11 +470,10 @@ class LiveOutput:
     def _save(self, more_than: int = 0) -> None:
         """Save the present picture in the output if it is longer than `more_than` characters."""
         self._unsaved = 0
-        lives = [live.saved_picture() for live in self._live_runs]
-        made = page(h("div", "", *self._output.nodes(self._place), *lives))
+        made = self._saved_html()
         if len(made) > more_than:
             self._saved = len(made)
-            self._output.show_live(comm_id(self.widget), made)
+            self._show_live(made)
 
     def _remove_live(self, removed: Sequence[Part]) -> None:
         """Remove deleted runs from the page, the widget's state and the saved output."""
@@ -418,24 +506,38 @@ class LiveOutput:
             ids = [live.run_id for live in self._live_runs]
             index = self._output.parts.index((ids[0],))
             self._output.parts.insert(index, (self._finished[0].parent_id or "", *ids))
+        self._display.end(self._show_end)
+
+    def _show_end(self) -> None:
+        if self._display.is_below:
+            # A page that did not apply the update shows the run twice otherwise.
+            with suppress(Exception):
+                self.widget.send({"below": self._output.id})
         self._output.show_saved(*self._finished)
         retire(self._output, self.widget)
 
 
 def retire(output: Output, widget: RunWidget) -> None:
-    """Retire a live view that was replaced by a saved picture: ignore its clicks."""
-    comms.unregister(comm_id(widget))
+    """Retire a live view that was replaced by a saved picture."""
+    if any(view.widget is widget for view in _replaced):
+        return  # its end was shown a second time, below
     # Keep the model open for a while: a reloaded page asks for it.
     _replaced.append(_ReplacedView(output, widget))
     # In other outputs no saved picture arrives: the page keeps showing the widget.
     spare = [one for one in _replaced if one.output.takes_updates]
     for view in spare[:-_MAX_KEPT_VIEWS]:
         _replaced.remove(view)
-        view.widget.close()
+        close_widget(view.widget)
 
 
 def close_views(run_id: str) -> None:
     """Close replaced views of a deleted run: their widget models still hold its pictures."""
     for view in [one for one in _replaced if any(run_id in part for part in one.output.parts)]:
         _replaced.remove(view)
-        view.widget.close()
+        close_widget(view.widget)
+
+
+def close_widget(widget: RunWidget) -> None:
+    """Close a widget; its pages are no longer listened to."""
+    comms.unregister(comm_id(widget))
+    widget.close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint
 from typing import TypeVar
 
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.model import ProviderConfig
+from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.provider import Provider
 from nbagent.providers.servers import SERVERS
@@ -115,6 +115,6 @@ def _call_package(work: Callable[[], T], failed: str) -> T:
 
 def _unknown_provider(name: str) -> str:
     names = provider_names()
-    nearest = get_close_matches(name, names, 1, 0.6)
-    hint = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    return f"there is no provider {name!r}.{hint} Known providers: {', '.join(names)}."
+    nearest = nearest_name(name, names)
+    hint = f"Did you mean {nearest!r}?" if nearest else f"Known providers: {', '.join(names)}."
+    return f"there is no provider {name!r}. {hint}"

@@ -51,6 +51,9 @@ class Provider:
     """The server runs the model itself, so that no token is paid for."""
     paid_models: Callable[[str, str | None], bool] | None = None
     """True for a model and a base URL that cost money at a server which is otherwise free."""
+    missing_model: Callable[[str], str] | None = None
+    """Returns why there is no model of this name, empty if there is one; None if only the server
+    knows its models."""
     telemetry_name: str = ""
     """Its name by the conventions of OpenTelemetry, if it differs from the name."""
 

@@ -301,6 +301,11 @@ _active_runs: set[ActiveRun] = set()
 _reported_warnings: set[str] = set()
 
 
+def forget_reported_warnings() -> None:
+    """Show each warning of a tool host again. For tests."""
+    _reported_warnings.clear()
+
+
 def active_runs() -> list[ActiveRun]:
     """Runs of this process that have not ended."""
     return list(_active_runs)

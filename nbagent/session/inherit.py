@@ -8,8 +8,9 @@ from typing import Any
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import Message
+from nbagent.contracts.nearest import name_list
 from nbagent.contracts.ports import RunStore
-from nbagent.contracts.records import EngineTurn, RunRecord
+from nbagent.contracts.records import EngineTurn, RunRecord, as_turn_id
 from nbagent.session.fork_edits import ConversationItem, edit_conversation
 from nbagent.session.models import same_server
 from nbagent.session.request import RunRequest
@@ -69,12 +70,17 @@ def conversation_of(parent: RunRecord | None, ask: RunRequest, store: RunStore) 
     )
 
 
-def turn_of(run: RunRecord, turn_id: str | None) -> EngineTurn:
-    """Turn of the run itself, without an id the last; UsageError if there is none."""
-    matching_turn = next((turn for turn in reversed(run.turns) if turn_id in (None, turn.id)), None)
+def turn_of(run: RunRecord, turn: str | int | None) -> EngineTurn:
+    """Turn of the run itself, by its id or number; without one, the last.
+
+    Raises:
+        UsageError: there is none.
+    """
+    wanted = None if turn is None else as_turn_id(turn)
+    matching_turn = next((own for own in reversed(run.turns) if wanted in (None, own.id)), None)
     if matching_turn is None:
-        known = ", ".join(turn.id for turn in run.turns) or "none"
-        named = f"turn {turn_id!r}" if turn_id else "turn"
+        known = name_list(own.id for own in run.turns) or "none"
+        named = "turn" if turn is None else f"turn {turn!r}"
         raise UsageError(f"run {run.id[:8]} has no {named}; its own turns: {known}")
     return matching_turn
 

@@ -82,6 +82,8 @@ def resolve_model(
     model_id = with_provider(model) if ":" not in model else model
     name, wire_model = split_model_id(model_id)
     provider = find_provider(name)
+    if need_key and provider.missing_model and (problem := provider.missing_model(wire_model)):
+        raise UsageError(problem)
     text = os.environ.get(settings.key_variable, "").strip() if settings.key_variable else ""
     overrides = ProviderConfig(
         api_key=api_key or (SecretKey(text) if text else None),

@@ -94,6 +94,7 @@ def _limits(options: RunOptions, settings: Settings) -> Limits:
         else min(settings.max_turns, settings.max_requests),
         max_requests=settings.max_requests,
         max_repeated_failures=settings.max_repeated_failures,
+        max_repeated_results=settings.max_repeated_results,
         max_total_tokens=settings.max_total_tokens,
         max_cost_usd=settings.max_cost_usd,
     )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.contracts.ports import RunStore
 from nbagent.session.frontend import frontend
 from nbagent.session.notebook_runs import last_notebook_run
@@ -107,6 +108,18 @@ def store_at(path: str | os.PathLike[str]) -> Store:
         if (opened := _stores.get(examined.folder)) is not None:
             return opened
     return _open_own(examined) if examined.is_own else _open_to_read(examined)
+
+
+def own_stores_for(file: Path) -> list[Store]:
+    """The person's own stores in which the runs of a notebook may be: the current one, then that
+    of its folder. A stranger's store is not among them."""
+    stores = [store_to_read()]
+    for folder in file.absolute().parents:
+        home = Path(os.path.realpath(folder / ".nbagent"))
+        if os.path.isfile(home / FILE_NAME):
+            stores += [store_at(home)] if home_at(home).is_own else []
+            break
+    return stores
 
 
 def _open_own(home: StoreHome) -> Store:
@@ -250,9 +263,9 @@ def find_run(ref: str, *, session: str | None = None) -> str:
     )
     if run_id is None:
         of = f"session {session!r}" if session else "this notebook"
-        raise UsageError(
-            f"there is no run of {of} yet; name another (nbagent.runs() lists them){_elsewhere()}"
-        )
+        hint = nearest_hint(session, store.newest_words("session")) if session else ""
+        hint = hint or "; name another (nbagent.runs() lists them)"
+        raise UsageError(f"there is no run of {of} yet{hint}{_elsewhere()}")
     return run_id
 
 

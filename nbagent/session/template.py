@@ -215,8 +215,9 @@ def _value_parts(
             remedy = "Run the cell that defines the name, or correct it. "
             remedy += f"{_BRACES_ADVICE} {_LITERAL_ADVICE}"
         reason = _excerpt(describe_error(error)).rstrip(": .")
+        reason = reason if reason.endswith("?") else f"{reason}."
         raise UsageError(
-            f"{name} failed: {reason}. {remedy} Nothing was sent.",
+            f"{name} failed: {reason} {remedy} Nothing was sent.",
             details={"expression": expression, "error": type(error).__name__},
         ) from error
     kind = type(value)

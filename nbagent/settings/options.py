@@ -10,12 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
 from functools import cache
 from typing import Any, Generic, Literal, Self, TypeVar, cast, overload
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.limits import ToolLimits
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.policy import Isolation, ToolPolicy
 from nbagent.contracts.secrets import redact_json
 from nbagent.settings import types
@@ -199,10 +199,9 @@ class Values:
             return rows[name]
         reject_key(name)
         _reject_misplaced(cls, name)
-        similar = get_close_matches(name, rows, n=1)
-        hint = f"did you mean {similar[0]!r}?" if similar else f"known: {', '.join(rows)}"
         location = f" in {where}" if where else ""
-        raise UsageError(f"unknown option {name!r}{location}; {hint}")
+        hint = nearest_or_all(name, rows, "known:")
+        raise UsageError(f"unknown option {name!r}{location}{hint}")
 
     def with_changes(self, **changes: Any) -> Self:
         """Copy with these values changed. None removes a value."""
@@ -269,6 +268,9 @@ class _Shared(Values):
     max_repeated_failures = _LimitOption(
         "", "pause after N identical failing calls", _POSITIVE_INT, 3
     )
+    max_repeated_results = _LimitOption(
+        "", "pause after N equal results of the same call", _POSITIVE_INT, 6
+    )
     max_total_tokens = _LimitOption[int | None](
         "--max-total-tokens N", "pause before the run uses more tokens in all", _POSITIVE_INT
     )
@@ -289,7 +291,7 @@ class _Shared(Values):
         "--reasoning low | medium | high | off | TOKENS",
         "reasoning effort; also minimal, xhigh, max; see --dry-run",
         types.reasoning,
-        choices=types.REASONING,
+        choices=types.REASONING_WORDS,
     )
     trim = _ProjectOption(
         "--trim tool-results | none",
@@ -446,6 +448,19 @@ class Settings(_Shared):
         "outside your own functions, or none",
         default="all",
         choices=("all", "outside", "none"),
+    )
+    log = Option[str](
+        "",
+        "lines of each run in the console of a kernel without a front end (papermill, nbclient)",
+        default="off",
+        choices=("off", "lines"),
+    )
+    records = Option[str](
+        "",
+        "the records of runs in the metadata of a saved notebook, which a published page may hold, "
+        "too: all; own: without what tools returned, printed and displayed; off: only the run's id",
+        default="all",
+        choices=("off", "own", "all"),
     )
 
     @property

@@ -12,7 +12,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -20,6 +19,7 @@ from typing import Any, cast
 from nbagent.contracts.built_in_hosts import built_in_host
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_name
 from nbagent.settings.options import Option, Settings, checked_value
 from nbagent.settings.project_items import readable
 from nbagent.settings.trust import TrustItem, entry_of
@@ -116,13 +116,13 @@ def _checked_line(name: str, value: Any) -> Any:
 
 def _unknown_line(name: str) -> IgnoredLine:
     """Ignore an unknown name. Raises UsageError if it may be a misspelt limit or rule."""
-    nearest = get_close_matches(name.replace("-", "_").lower(), Settings.rows(), n=1)
-    if nearest and Settings.rows()[nearest[0]].project == "tighten":
+    nearest = nearest_name(name, Settings.rows())
+    if nearest and Settings.rows()[nearest].project == "tighten":
         raise UsageError(
-            f"{PROJECT_FILE}: unknown option {_short(name)}; did you mean {nearest[0]!r}? Correct "
+            f"{PROJECT_FILE}: unknown option {_short(name)}; did you mean {nearest!r}? Correct "
             "or remove the line"
         )
-    hint = f" (did you mean {nearest[0]!r}?)" if nearest else ""
+    hint = f" (did you mean {nearest!r}?)" if nearest else ""
     return IgnoredLine(_short(name), f"is no option{hint}")
 
 

@@ -75,10 +75,6 @@ def current_settings(*, without_project: bool = False) -> Settings:
         return override
     sources = setting_origins(without_project=without_project)
     values = {name: origin.value for name, origin in sources.items()}
-    if sources["max_turns"].source == "default" or PROJECT_FILE in sources["max_requests"].source:
-        # If only max_requests was lowered, lower max_turns to it. A project that lowers it must not
-        # make every run an error for a person whose own max_turns is larger.
-        values["max_turns"] = min(values["max_turns"], values["max_requests"])
     check_limits(values["max_turns"], values["max_requests"])
     return Settings(**values)
 
@@ -118,12 +114,27 @@ def setting_origins(*, without_project: bool = False) -> dict[str, Origin]:
         name: _merge_project(sources.get(name) or Origin(row.default), row, project)
         for name, row in Settings.rows().items()
     }
-    return {
+    origins = {
         name: replace(origin, not_allowed=not_allowed.get(name))
         if origin.source == "default"
         else origin
         for name, origin in merged.items()
     }
+    return {**origins, "max_turns": _within_max_requests(**origins)}
+
+
+def _within_max_requests(max_turns: Origin, max_requests: Origin, **others: Origin) -> Origin:
+    """If only max_requests was lowered, lower max_turns to it.
+
+    A project that lowers it must not make every run an error for a person whose own max_turns is
+    larger.
+    """
+    is_free = max_turns.source == "default" or PROJECT_FILE in max_requests.source
+    if not is_free or max_turns.value <= max_requests.value:
+        return max_turns
+    return replace(
+        max_turns, value=max_requests.value, source=f"{max_requests.source} (max_requests)"
+    )
 
 
 def unused_project_items() -> list[TrustItem]:

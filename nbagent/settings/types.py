@@ -26,6 +26,8 @@ from nbagent.contracts.secrets import register_secret, register_value
 Tools = str | tuple[str, ...]
 """`none`, `all`, or names: of functions, single tools, or whole hosts."""
 REASONING = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+REASONING_WORDS = ("off", *REASONING[1:])
+"""The same efforts as a person writes them."""
 _ADDRESS = re.compile(
     # Without a scheme (`localhost:8000/v1`) the provider adds one.
     r"(?:https?://)?(?:\w[\w.-]*|\[[0-9a-f:.]+\])(?::\d{1,5})?(?:/[^\s?#]*)?"

@@ -11,7 +11,6 @@ the store then deletes the write-ahead log in which this process goes on writing
 
 from __future__ import annotations
 
-import difflib
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -20,10 +19,12 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, utc_now
-from nbagent.contracts.errors import StoreError, UsageError, nearest_hint
+from nbagent.contracts.errors import StoreError, UsageError
+from nbagent.contracts.nearest import nearest_hint, nearest_name, nearest_or_all
 from nbagent.store.columns import CORRUPT_ROW, PROVIDER, TIMESTAMP, TURN_ID, Dtype
 from nbagent.store.connections import Connection
 from nbagent.store.frame_queries import (
+    ALIASES,
     FRAMES,
     KNOWN_VALUES,
     LINEAGE,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _TIME_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPECIAL_FILTERS = ("run", "since", "until", "limit", "whole")
+_FEW_NAMES = 10
 _MAX_VALUES = 30_000
 """SQLite allows 32,766 parameters in a statement; the rest is for other filters."""
 _INDEXED_FILTERS = ("run", "run_id", "session", "batch", "name", "parent_id", "template_sha")
@@ -234,9 +236,10 @@ def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> p
         UsageError: a filter is unknown, or no row can have its value.
     """
     frame = FRAMES[name]
-    _check_filter_names(name, filters)
+    filters = _without_aliases(name, filters)
     with ExitStack() as stack:
         connections = [stack.enter_context(store.reading()) for store in stores]
+        filters = _with_whole_notebook_names(filters, connections)
         _check_category_values(frame, filters, connections)
         made = _Cells(frame)
         for store, connection in zip(stores, connections, strict=True):
@@ -260,11 +263,12 @@ def find_runs(store: Store, filters: dict[str, Any], *, sort: str, limit: int) -
         UsageError: a filter or the column is unknown, or no row can have its value.
     """
     frame = FRAMES["runs"]
-    _check_filter_names("runs", filters)
+    filters, sort = _without_aliases("runs", filters), ALIASES.get(sort, sort)
     if sort not in frame.by_name:
         hint = nearest_hint(sort, frame.by_name)
         raise UsageError(f"sort={sort!r} is not a column of nbagent.runs(), such as cost_usd{hint}")
     with store.reading() as connection:
+        filters = _with_whole_notebook_names(filters, [connection])
         _check_category_values(frame, filters, [connection])
         query = _Query(frame, {"limit": limit, **filters}, store, connection, sort)
         (run_ids,) = query.columns(["x.run_id"])
@@ -287,16 +291,50 @@ def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:
     return pandas.DataFrame(whole)
 
 
+def _without_aliases(name: str, filters: dict[str, Any]) -> dict[str, Any]:
+    """Copy the filters of a frame with the names of its columns; refuse unknown names."""
+    columns = FRAMES[name].by_name
+    named = dict[str, Any]()
+    for filter_name, value in filters.items():
+        column = ALIASES.get(filter_name, filter_name)
+        column = column if column in columns else filter_name
+        if column in named:
+            raise UsageError(f"{column!r} is set twice in the filters; remove one of them")
+        named[column] = value
+    _check_filter_names(name, named)
+    return named
+
+
+def _with_whole_notebook_names(
+    filters: dict[str, Any], connections: Sequence[Connection]
+) -> dict[str, Any]:
+    """Replace short names of notebooks: `penguins` is each `…/penguins.ipynb` that has runs."""
+    if "notebook" not in filters:
+        return filters
+    cells = _filter_cells("notebook", filters["notebook"], "category")
+    sql = "SELECT DISTINCT notebook FROM runs WHERE notebook IS NOT NULL"
+    stored = {cell_text(path) for connection in connections for (path,) in connection.execute(sql)}
+    whole: list[Any] = []
+    for cell in cells:
+        is_exact = cell is None or cell in stored
+        ends = () if is_exact else (f"/{cell}".casefold(), f"/{cell}.ipynb".casefold())
+        paths = [path for path in sorted(stored) if _as_posix(path).endswith(ends)]
+        whole += paths or [cell]
+    return {**filters, "notebook": whole}
+
+
+def _as_posix(path: str) -> str:
+    return "/" + path.replace("\\", "/").casefold()
+
+
 def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     general = [] if name == "prompts" else ["run", "session", "batch", "model"]
     general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
     known = dict.fromkeys((*FRAMES[name].by_name, *general))
     for filter_name in filters:
         if filter_name not in known:
-            nearest = nearest_hint(filter_name, known)
-            raise UsageError(
-                f"there is no filter {filter_name!r}{nearest}. The filters are {', '.join(known)}"
-            )
+            hint = nearest_or_all(filter_name, known, "the filters are")
+            raise UsageError(f"there is no filter {filter_name!r}{hint}")
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
@@ -334,7 +372,8 @@ def _check_category_values(
                 for known_value in sorted(known)
                 if known_value.endswith(f":{wanted_value}")
             ]
-            suggestions += difflib.get_close_matches(wanted_value, known, n=1, cutoff=0.7)
+            near = nearest_name(wanted_value, sorted(known), similarity=0.7)
+            suggestions += [near] if near else []
             if suggestions:
                 raise UsageError(
                     f"no row has {name}={wanted_value!r}; did you mean {suggestions[0]!r}?"
@@ -641,7 +680,10 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     """
     pd, table = _pandas(), cast("Any", frame)
     if column not in table.columns:
-        raise UsageError(f"the frame has no column {column!r}; it has {', '.join(table.columns)}")
+        names = [str(name) for name in table.columns]
+        hint = nearest_hint(column, names)
+        listed = "" if hint and len(names) > _FEW_NAMES else f"; it has {', '.join(names)}"
+        raise UsageError(f"the frame has no column {column!r}{listed}{hint}")
     try:
         objects = [json_object(load_json(cell)) or {} for cell in table[column].fillna("{}")]
     except (TypeError, ValueError):

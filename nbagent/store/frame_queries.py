@@ -32,6 +32,19 @@ KNOWN_VALUES: dict[str, tuple[str, ...]] = {
 """Values that a filter accepts even if no row has them."""
 
 
+ALIASES = {
+    "id": "run_id",
+    "cost": "cost_usd",
+    "tokens": "total_tokens",
+    "duration": "duration_ms",
+    "started": "started_at",
+    "state": "phase",
+    "status": "phase",
+    "tool": "tool_name",
+}
+"""Short names of columns, for filters and `sort`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Frame:
     """A frame: its columns, and the query of its rows."""
@@ -51,11 +64,14 @@ class Frame:
     """SQL condition of the runs that can have rows."""
     filters: dict[str, str] | None = None
     """SQL of filters that are no column of the frame."""
+    first: tuple[str, ...] = ()
+    """Columns that a person looks at first; the others follow as they are declared."""
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
-        """Columns of the frame by name."""
-        return {column.name: column for column in self.columns if column.in_frame}
+        """Columns of the frame by name, in the order of the frame."""
+        declared_columns = {column.name: column for column in self.columns if column.in_frame}
+        return {name: declared_columns[name] for name in (*self.first, *declared_columns)}
 
     def expression(self, name: str) -> str:
         """SQL of a column or a filter."""
@@ -210,6 +226,10 @@ FRAMES = {
         order="x.n",
         time_column="x.started_at",
         run_number="x.n",
+        first=(
+            *("run_id", "name", "started_at", "model", "prompt", "text", "ok", "stop_reason"),
+            *("turns", "tool_calls", "total_tokens", "cost_usd", "duration_ms", "error"),
+        ),
     ),
     "turns": Frame(
         columns=declared.TURNS,

@@ -11,17 +11,19 @@ from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import StoreError, UsageError, describe_error
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.contracts.records import (
     EngineTurn,
     RunOrigin,
     RunRecord,
     RunSummary,
+    as_turn_id,
     trim_result,
 )
 from nbagent.store.columns import (
@@ -294,18 +296,19 @@ class StoreReader(ABC):
         with self.reading() as c:
             return _messages_with_turns(c, _lineage(c, run_id))
 
-    def request_of(self, run_id: str, turn_id: str) -> ChatRequest:
+    def request_of(self, run_id: str, turn: str | int) -> ChatRequest:
         """Rebuild the request of a turn of this run or of one of its ancestors."""
+        wanted = as_turn_id(turn)
         with self.reading() as c:
             lineage = _lineage(c, run_id)
             for i, (row, _) in enumerate(lineage):
                 run = load_record(c, row)
-                for turn in run.turns:
-                    if turn.id == turn_id:
+                for own in run.turns:
+                    if own.id == wanted:
                         return _rebuild_request(
-                            run, turn, _messages_with_turns(c, [(row, _NO_END), *lineage[i + 1 :]])
+                            run, own, _messages_with_turns(c, [(row, _NO_END), *lineage[i + 1 :]])
                         )
-        raise UsageError(f"run {run_id!r} has no turn {turn_id!r}; see `run.turns`", code="ENOENT")
+        raise UsageError(f"run {run_id!r} has no turn {turn!r}; see `run.turns`", code="ENOENT")
 
     def requests_since_user_message(self, run_id: str) -> int:
         """Count the requests since the person's last message."""
@@ -332,15 +335,21 @@ class StoreReader(ABC):
             with self.reading() as c:
                 matches = c.execute(_FIND_RUN, {"ref": text_cell(ref)}).fetchall()
         if not ref.strip() or not matches or matches[0][0] is None:
+            known = ("last", *self.newest_words("name"))
+            hint = nearest_hint(ref, known) or "; `nbagent.runs()` lists all runs"
             raise UsageError(
-                f"no run is called {ref!r}, and no run's id starts with it; "
-                "`nbagent.runs()` lists all runs",
-                code="ENOENT",
+                f"no run is called {ref!r}, and no run's id starts with it{hint}", code="ENOENT"
             )
         if len(matches) > 1 and not matches[0][1]:
             ids = ", ".join(run_id for run_id, _ in matches)
             raise UsageError(f"several run ids start with {ref!r}: {ids}; give more of the id")
         return matches[0][0]
+
+    def newest_words(self, column: Literal["name", "session"]) -> list[str]:
+        """Return the names, or the sessions, of the newest runs."""
+        sql = f"SELECT {column} FROM runs WHERE {column} IS NOT NULL ORDER BY n DESC LIMIT 1000"
+        with self.reading() as c:
+            return list(dict.fromkeys(str(cell_text(word)) for (word,) in c.execute(sql)))
 
     def search(self, text: str, *, limit: int = 50, batches: bool = False) -> SearchResult:
         """Find the newest runs with this text in their name, prompt, messages or results.

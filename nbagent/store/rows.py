@@ -14,7 +14,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from nbagent.contracts.canonical import dump_json, load_json, sha256_hex, sha_of
+from nbagent.contracts.canonical import dump_json, json_object, load_json, sha256_hex, sha_of
 from nbagent.contracts.messages import (
     DIRECTIVE_STARTS,
     ImagePart,
@@ -408,14 +408,28 @@ def to_notebook_json(run: RunRecord) -> Row:
     return document
 
 
+def run_reference(run_id: str) -> Row:
+    """Refer to a run in the metadata of a notebook that may be saved before its record exists."""
+    return {"version": VERSION, "oldest_reader": OLDEST_READER, "runs": [{"run_id": run_id}]}
+
+
+def is_run_reference(document: Any) -> bool:
+    """True if a saved document names a run and holds no record."""
+    runs = (json_object(document) or {}).get("runs")
+    rows = cast("list[Any]", runs) if isinstance(runs, list) else []
+    return len(rows) == 1 and [*(json_object(rows[0]) or {})] == ["run_id"]
+
+
 def all_from_notebook_json(saved: Any) -> list[RunRecord]:
-    """Decode the records of an output: one document, or a list of them.
+    """Decode the records of an output: one document, or a list of them. References are skipped.
 
     Raises:
         ValueError: see `from_notebook_json`.
     """
     documents = cast("list[Any]", saved) if isinstance(saved, list) else [saved]
-    return [from_notebook_json(document) for document in documents]
+    return [
+        from_notebook_json(document) for document in documents if not is_run_reference(document)
+    ]
 
 
 def saved_run_ids(saved: Any) -> Iterator[str]:

@@ -141,7 +141,7 @@ class HostSet:
             raise
         except VALUE_ERRORS as error:
             raise ToolError(_raised(error, _name_of(host)), code="E_INTERNAL") from None
-        return _guarded(prepared, _name_of(host))
+        return _guarded(prepared, host)
 
 
 async def _listing(host: ToolHost, context: ToolContext) -> Sequence[ToolSpec]:
@@ -158,9 +158,11 @@ def _raised(error: BaseException, name: str) -> str:
     return f"{line}; the tool host {name!r} must return errors in a ToolOutcome"
 
 
-def _guarded(prepared: object, name: str) -> PreparedCall:
+def _guarded(prepared: object, host: ToolHost) -> PreparedCall:
     """Make a prepared call whose errors fail this call only, also if the host is wrong."""
-    if not isinstance(prepared, PreparedCall):
+    name = _name_of(host)
+    spec = cast("object", getattr(prepared, "spec", None))
+    if not isinstance(prepared, PreparedCall) or not isinstance(spec, ToolSpec):
         raise ToolError(
             f"the tool host {name!r} returned {class_name(prepared)} from `prepare`; return a "
             "PreparedCall",
@@ -182,7 +184,7 @@ def _guarded(prepared: object, name: str) -> PreparedCall:
         info = ErrorInfo("E_INTERNAL", why)
         return ToolOutcome(result=ToolResult.failure(info))
 
-    return replace(prepared, run=run)
+    return replace(prepared, spec=_with_host(spec, host), run=run)
 
 
 def _checked_specs(listed: Any, host: ToolHost) -> Sequence[ToolSpec]:
@@ -193,15 +195,24 @@ def _checked_specs(listed: Any, host: ToolHost) -> Sequence[ToolSpec]:
 
 def _checked_spec(item: Any, host: ToolHost) -> ToolSpec:
     if isinstance(item, ToolSpec):
-        return item
+        return _with_host(item, host)
     form = json_object(item) or {}
     try:
-        return ToolSpec.model_validate(json_object(form.get("function")) or form)
+        spec = ToolSpec.model_validate(json_object(form.get("function")) or form)
     except ValueError:
         raise UsageError(
             f"tool host {_name_of(host)!r} lists {reprlib.repr(item)}, which is no tool; return a "
             "list of nbagent.ToolSpec(name=…, description=…, parameters={…})"
         ) from None
+    return _with_host(spec, host)
+
+
+def _with_host(spec: ToolSpec, host: ToolHost) -> ToolSpec:
+    """Copy a spec that names no host with the name of its own, for rules, records and frames."""
+    if spec.traits.host:
+        return spec
+    traits = spec.traits.model_copy(update={"host": _name_of(host)})
+    return spec.model_copy(update={"traits": traits})
 
 
 def _denied_call(spec: ToolSpec, call: ToolCall, rule: str) -> PreparedCall:

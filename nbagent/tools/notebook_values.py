@@ -20,6 +20,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ToolError
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.tools import ToolOutcome
@@ -134,8 +135,10 @@ def variable_value(names: Mapping[str, Any], name: str) -> Any:
         why = f"{name[:100]!r} is private or belongs to IPython, so it is not shown"
         raise ToolError(f"{why}; nb.variables lists the others", code="E_DENIED")
     if name not in names:
-        why = f"the notebook has no variable {name[:100]!r}; nb.variables lists them"
-        raise ToolError(f"{why}, and nb.run evaluates expressions", code="ENOENT")
+        public = (known for known in names if not is_internal_name(known))
+        why = f"the notebook has no variable {name[:100]!r}{nearest_hint(name, public)}"
+        more = "nb.variables lists them, and nb.run evaluates expressions"
+        raise ToolError(f"{why}; {more}".replace("?;", "?"), code="ENOENT")
     if is_environment(names[name]):
         why = "the environment of the process is not shown, because it contains keys"
         raise ToolError(f"{why}. Ask the person for the variable that you need", code="E_DENIED")

@@ -27,6 +27,7 @@ from nbagent.contracts.cancel import CancelToken
 from nbagent.contracts.canonical import dump_json, monotonic_ms, sha256_hex, sha_of
 from nbagent.contracts.errors import NbagentError, ToolError
 from nbagent.contracts.messages import ToolCall
+from nbagent.contracts.nearest import name_list, nearest_name
 from nbagent.contracts.policy import Ruling
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
@@ -39,7 +40,6 @@ from nbagent.tools.functions.host import MethodHost
 from nbagent.tools.host_config import HostConfig
 from nbagent.tools.skill_files import SkillFile, copy_files, hash_files
 from nbagent.tools.skill_folders import SKILL_FILE, FoundSkills, Skill, find_skills
-from nbagent.tools.tool_names import name_list
 
 HOST = "skills"
 _RUN_TOOL = "run_python_script"
@@ -188,7 +188,11 @@ class SkillHost(MethodHost):
         skill = self._skills.get(name.strip())
         if skill is None:
             there = name_list(self._skills)
-            raise ToolError(f"there is no skill {name[:100]!r}; there are: {there}", code="ENOENT")
+            near = nearest_name(name, self._skills)
+            hint = f" (did you mean {near!r}?)" if near else ""
+            raise ToolError(
+                f"there is no skill {name[:100]!r}{hint}; there are: {there}", code="ENOENT"
+            )
         return skill
 
 

@@ -2,40 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from nbagent.contracts.built_in_hosts import BUILT_IN_HOSTS, SKILL_TOOLS
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.nearest import name_list, nearest_name
 from nbagent.contracts.secrets import redact, register_environment
 
 FUNCTION_HOST = "functions"
 """Host of the notebook's own `@nbagent.tool` functions."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 # Providers take less (64 characters, no dot): a wire encodes the name when it sends it.
-_MAX_LISTED = 60
+_MIN_HOST_SIMILARITY = 0.75
 _HOST_NAMES = ("fs", "skills", "notebook")
 """Words that select all tools of a built-in host, as a person writes them."""
-
-
-def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Known name that is most similar to a misspelt one; None if none is similar."""
-    # Case and punctuation do not count: models write `fs_read` or `FsRead` for `fs.read`.
-    names_by_key = {re.sub(r"[^a-z0-9]", "", candidate.lower()): candidate for candidate in known}
-    wanted = re.sub(r"[^a-z0-9]", "", name.lower())
-    return next(
-        (names_by_key[match] for match in difflib.get_close_matches(wanted, names_by_key, 1, 0.55)),
-        None,
-    )
-
-
-def name_list(names: Iterable[str]) -> str:
-    """Join names into one line; at most 60 are shown."""
-    names = list(names)
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
 
 
 def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
@@ -47,8 +29,9 @@ def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
     is_near = nearest_name(name, available) is not None
     if server and mark and server not in BUILT_IN_HOSTS and not is_near:
         instead += f". All tools of an MCP server: mcp:{redact(server)[:40]}"
-    hosts = difflib.get_close_matches(name.lower(), _HOST_NAMES, 1, 0.75)
-    return UsageError(f"{_no_tool(name, available if is_near else hosts)} {instead}")
+    host = nearest_name(name, _HOST_NAMES, similarity=_MIN_HOST_SIMILARITY)
+    known = available if is_near else [host] if host else []
+    return UsageError(f"{_no_tool(name, known)} {instead}")
 
 
 def unknown_call_error(name: str, known: Sequence[str]) -> ToolError:

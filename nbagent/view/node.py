@@ -1,8 +1,8 @@
 """Pictures as trees: a node is a text, or `[tag, attributes, *children]`.
 
-Two printers draw them: `html` here and `build` in `notebook/live.js`. Only these two keep untrusted
-text from becoming markup: text is escaped, tags and attributes come from closed lists. A test
-compares the lists of both.
+Two printers draw them: `html` here and `build` in `notebook/page`. Only these two keep untrusted
+text from becoming markup: text is escaped, tags and attributes come from the closed lists here. The
+page gets them with its module.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ATTRIBUTES = name_set(
     " data-since data-clock data-grows data-lm-suppress-shortcuts"
 )
 VALUES = {
-    "href": re.compile(r"(?:https?|mailto):.+", re.IGNORECASE | re.DOTALL),
+    "href": re.compile(r"(?:[hH][tT][tT][pP][sS]?|[mM][aA][iI][lL][tT][oO]):[\s\S]+"),
     "src": re.compile(r"data:image/(?:png|jpeg|gif|webp);base64,[A-Za-z0-9+/]+={0,2}"),
     "style": re.compile(r"flex-grow:\d+"),
 }
@@ -99,6 +99,12 @@ def is_allowed(name: str, value: str) -> bool:
     """True if a picture may have this attribute with this value."""
     pattern = VALUES.get(name)
     return bool(pattern.fullmatch(value)) if pattern else name in ATTRIBUTES
+
+
+def closed_lists() -> dict[str, Any]:
+    """Return the lists of this file as JSON, for `build` in the page."""
+    patterns = {name: pattern.pattern for name, pattern in VALUES.items()}
+    return {"tags": sorted(TAGS), "attributes": sorted(ATTRIBUTES), "values": patterns}
 
 
 def text_of(node: Node) -> str:

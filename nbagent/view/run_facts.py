@@ -66,7 +66,7 @@ def offline_model_text(model: str) -> str:
     """State that an offline stand-in answers instead of a model; empty for a model."""
     if not model.startswith("offline:"):
         return ""
-    if model == "offline:demo":
+    if model in ("offline:demo", "offline:walk"):
         return f"{sanitize_value(model)} answers by rules, not by a model"
     return f"{sanitize_value(model)} plays a script; no model answers"
 

@@ -1,6 +1,6 @@
 """Runs as plain text, and events as lines while they happen: terminals, scripts, `text/plain`.
 
-Each kind of number or id that changes from run to run has one pattern, so `tests/nbval.cfg` can
+Each kind of number or id that changes from run to run has one pattern, so `notebook/nbval.cfg` can
 replace it:
 
     run id   `run 1a2b3c4d`, `%agent show 1a2b3c4d`   8 hex digits

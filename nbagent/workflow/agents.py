@@ -23,6 +23,7 @@ from typing import Any, cast
 from nbagent.contracts.call_patterns import call_pattern
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.nearest import nearest_name, nearest_or_all
 from nbagent.files.names import visible
 from nbagent.files.opening import failure
 from nbagent.settings.sources import project_folder
@@ -168,7 +169,8 @@ def _action_text(item: Any) -> str | None:
 
 def unknown_agent(name: str, known: Collection[str]) -> str:
     """Describe the problem that a package names an agent that it does not have."""
-    return f"there is no agent {name!r}; there are: {', '.join(known) or 'none; write agents/'}"
+    hint = nearest_or_all(name, known, "there are:") or "; there are: none; write agents/"
+    return f"there is no agent {name!r}{hint}"
 
 
 def find_agents(project: Path) -> dict[str, Path]:
@@ -248,9 +250,10 @@ def _file_of(name: str, files: Mapping[str, Path]) -> Path:
     folders = (
         f"{' or '.join(f'{folder}/' for folder in FOLDERS)} of the project or of your home folder"
     )
-    known = f"there are {', '.join(files)}" if files else "and there are none"
+    known = f"there are {', '.join(files)}; put" if files else "and there are none; put"
+    known = f"did you mean {near!r}? Else put" if (near := nearest_name(name, files)) else known
     raise UsageError(
-        f"there is no agent {visible(name)!r}; {known}; put NAME.md, NAME.yaml or NAME/SKILL.md "
+        f"there is no agent {visible(name)!r}; {known} NAME.md, NAME.yaml or NAME/SKILL.md "
         f"into {folders}, or write the path of a file"
     )
 

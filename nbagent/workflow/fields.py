@@ -11,6 +11,7 @@ from typing import Any
 
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import ToolError
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.files.frontmatter import FrontMatter, read_frontmatter, read_yaml
 from nbagent.files.names import path_parts, visible
 from nbagent.workflow.graph import Problem
@@ -76,7 +77,7 @@ class Fields:
         for key in self.values:
             if key not in known and key not in silent:
                 self.add_problem(
-                    key, f"there is no key {visible(key)!r}; there are {', '.join(known)}"
+                    key, f"there is no key {visible(key)!r}{nearest_or_all(key, known)}"
                 )
 
     def line(self, key: str, max_chars: int = LINE_CHARS) -> str:

@@ -13,6 +13,7 @@ from itertools import chain
 from typing import Any, NamedTuple, cast
 
 from nbagent.contracts.canonical import json_object
+from nbagent.contracts.nearest import nearest_hint
 from nbagent.files.names import visible
 from nbagent.files.writing import TEMPORARY
 from nbagent.workflow.agents import unknown_agent
@@ -267,7 +268,8 @@ def _find_entry(
     targets = set(chain.from_iterable(adjacency.values()))
     first = [node_id for node_id in adjacency if node_id not in targets]
     if requested is not None:
-        why = f"there is no node {requested!r}; name an existing one as entry"
+        hint = nearest_hint(requested, adjacency) or "; name an existing one as entry"
+        why = f"there is no node {requested!r}{hint}"
     elif not adjacency:
         location, why = Location(GRAPH_FILE, 1), "it has no node; write at least one"
     elif len(first) == 1:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nbagent.contracts.canonical import is_run_id
 from nbagent.contracts.errors import ToolError, UsageError
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary
 from nbagent.files.names import path_parts
@@ -178,8 +179,8 @@ def _find_package(
     if options.agent is None:
         return package
     if options.agent not in package.agents:
-        known = ", ".join(package.agents) or "none"
-        raise UsageError(f"the package {package.id} has no agent {options.agent!r}; it has {known}")
+        hint = nearest_or_all(options.agent, package.agents, "it has") or "; it has none"
+        raise UsageError(f"the package {package.id} has no agent {options.agent!r}{hint}")
     return replace(package, agent=options.agent)
 
 

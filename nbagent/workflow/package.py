@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, cast
 
+from nbagent.contracts.nearest import nearest_name
 from nbagent.settings.sources import project_folder, to_path
 from nbagent.store.home import writing_folder
 from nbagent.workflow.agents import read_agent, unknown_agent
@@ -118,7 +118,7 @@ class _PackageReader:
     def _note_misspelled_keys(self) -> None:
         """Add notes about misspelled keys. No problems: packages of others have further keys."""
         for key in (name for name in self.fields.values if name not in _KEYS):
-            for similar in get_close_matches(key, _KEYS, 1, _MIN_SIMILARITY):
+            if similar := nearest_name(key, _KEYS, similarity=_MIN_SIMILARITY):
                 location = f"{self.file}:{self.fields.line_of(key)}"
                 self.notes.append(f"{location}: unknown key {key!r}; did you mean {similar!r}?")
 

@@ -10,11 +10,13 @@ import os
 import zipfile
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
 from nbagent.contracts.canonical import sha256_hex, sha_of
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_name
 from nbagent.files.folders import MAX_BYTES, TOO_LARGE, read_folder, read_zip, unpack
 from nbagent.files.names import visible
 from nbagent.shown.texts import without_folders
@@ -25,6 +27,8 @@ MAIN_FILES = ("workflow.md", "SKILL.md")
 MAX_TEXT_BYTES = 200_000
 """Largest text file of a package: rules, a graph, a step, an agent."""
 _MAX_PROBLEMS = 100
+_MAX_BESIDE = 1_000
+_ZIP_SUFFIXES = (".zip", ".bmad")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +105,25 @@ def read_source(path: Path, cache: Path) -> Source:
     if real.is_file():
         return _read_zip_source(path, real, cache)
     raise package_error(
-        path, "there is no such folder or zip; name a folder with workflow.md in it"
+        path,
+        f"there is no such folder or zip{_nearest_package(path)}; "
+        "name a folder with workflow.md in it",
     )
+
+
+def _nearest_package(path: Path) -> str:
+    """Suggest the package beside a missing one that has the most similar name."""
+    try:
+        beside = [
+            entry.name
+            for entry in islice(os.scandir(path.parent), _MAX_BESIDE)
+            if entry.name.endswith(_ZIP_SUFFIXES)
+            or any(os.path.lexists(Path(entry) / name) for name in MAIN_FILES)
+        ]
+    except OSError:
+        return ""
+    near = nearest_name(path.name, beside)
+    return f" (did you mean {visible(near)!r}?)" if near else ""
 
 
 def _check_main_file(path: Path, names: Collection[str]) -> None:

@@ -226,6 +226,7 @@ def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
 
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())
+        view.on_message({"kind": "ready", "page": "p"})
         for n in range(30, 60, 10):
             await asyncio.sleep(0.03)
             view.update(progress(n))

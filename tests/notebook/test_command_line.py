@@ -5,10 +5,13 @@ from __future__ import annotations
 import codecs
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
+from configparser import ConfigParser
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +19,7 @@ import pytest
 from magic_shell import MagicShell
 
 import nbagent
-from nbagent.__main__ import FORMATS, main
+from nbagent.__main__ import FORMATS, filter_notebook, main
 
 RECORD = {"version": 1, "secret": "a tool's result"}
 
@@ -184,3 +187,89 @@ def test_module_runs_in_a_shell(saved: Path) -> None:
     command = [sys.executable, "-m", "nbagent", "strip", saved.name]
     done = subprocess.run(command, cwd=saved.parent, capture_output=True, text=True, check=True)
     assert done.stdout == "saved.ipynb: dropped the records of 1 output; the pictures are kept\n"
+
+
+RECORDED = {
+    "cells": [
+        {
+            "cell_type": "code",
+            "outputs": [{"data": {"text/plain": "ü"}, "metadata": {"nbagent": RECORD, "mine": 1}}],
+        }
+    ],
+    "metadata": {},
+}
+LAYOUTS: dict[str, Callable[[Any], str]] = {
+    "Jupyter's": lambda value: json.dumps(value, ensure_ascii=False, indent=1) + "\n",
+    "no line end": lambda value: json.dumps(value, ensure_ascii=False, indent=1),
+    "two spaces, escapes": lambda value: json.dumps(value, indent=2) + "\n",
+    "tabs": lambda value: json.dumps(value, ensure_ascii=False, indent="\t") + "\n",
+    "one line": json.dumps,
+    "no spaces": lambda value: json.dumps(value, separators=(",", ":")),
+    "Windows": lambda value: json.dumps(value, indent=1).replace("\n", "\r\n") + "\r\n",
+}
+
+
+@pytest.mark.parametrize("write", LAYOUTS.values(), ids=LAYOUTS)
+def test_filter_drops_the_records_and_keeps_every_other_byte(write: Callable[[Any], str]) -> None:
+    bare = json.loads(json.dumps(RECORDED))
+    del bare["cells"][0]["outputs"][0]["metadata"]["nbagent"]
+    assert filter_notebook(write(RECORDED).encode()) == write(bare).encode()
+    assert filter_notebook(write(bare).encode()) == write(bare).encode()
+
+
+UNTOUCHED: dict[str, bytes] = {
+    **{name: (text or "").encode("utf-8", "surrogatepass") for name, text in BROKEN.items()},
+    "no record": notebook({"metadata": {"mine": 1.0}}).replace("{", "{ ").encode(),
+    "an image": bytes(range(256)),
+    "nothing": b"",
+}
+
+
+@pytest.mark.parametrize("data", UNTOUCHED.values(), ids=UNTOUCHED)
+def test_filter_returns_what_has_no_record_as_it_is_and_never_fails(data: bytes) -> None:
+    command = [sys.executable, "-m", "nbagent", "strip", "--filter"]
+    done = subprocess.run(command, input=data, capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (data, b"")
+
+
+def test_git_keeps_the_records_out_of_commits_and_in_the_file(saved: Path) -> None:
+    def git(*words: str) -> str:
+        command = ["git", "-c", "user.name=me", "-c", "user.email=me@localhost", *words]
+        done = subprocess.run(command, cwd=saved.parent, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    git("init", "-q")
+    git("config", "filter.nbagent.clean", f'"{sys.executable}" -m nbagent strip --filter')
+    (saved.parent / ".gitattributes").write_text("*.ipynb filter=nbagent\n")
+    (saved.parent / "broken.ipynb").write_text("{")
+    git("add", ".")
+    git("commit", "-q", "-m", "a notebook")
+    assert "secret" in saved.read_text("utf-8")
+    committed = git("show", "HEAD:saved.ipynb")
+    assert "secret" not in committed
+    assert json.loads(committed)["cells"][0]["outputs"][0]["metadata"] == {"mine": 1}
+    assert git("show", "HEAD:broken.ipynb") == "{"
+    assert git("status", "--short") == ""
+
+
+@pytest.mark.parametrize("words", ["strip", "strip --filter x.ipynb"])
+def test_strip_changes_files_or_filters_and_says_so(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words.split()) == 1
+    assert "strip needs the notebooks to change, or --filter" in capsys.readouterr().err
+
+
+def test_patterns_of_nbval_are_printed_or_written(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["nbval-config"]) == 0
+    printed = capsys.readouterr().out
+    assert main(["nbval-config", "-o", str(tmp_path / "nbval.cfg")]) == 0
+    assert (tmp_path / "nbval.cfg").read_text("utf-8") == printed
+    patterns = ConfigParser(interpolation=None)
+    patterns.read_string(printed)
+    run_id, bar = patterns["run_id"], patterns["bar"]
+    replaced = re.sub(run_id["regex"], run_id["replace"], "run 1a2b3c4d")
+    assert replaced == "run RUN_ID"
+    assert re.sub(bar["regex"], bar["replace"], "flex-grow:12") == "BAR"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -90,3 +91,10 @@ def test_the_doctor_says_that_another_project_is_installed_beside(
     other_project(tmp_path / "site")
     monkeypatch.syspath_prepend(tmp_path / "site")
     assert OTHER in shell.said("%agent doctor")
+
+
+def test_python_in_the_browser_gets_one_sentence() -> None:
+    code = "import sys; sys.platform = 'emscripten'; import nbagent"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: nbagent needs threads and sockets")

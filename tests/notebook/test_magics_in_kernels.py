@@ -7,11 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from kernels import Cell, LiveKernel
+from kernels import VIEW, Cell, FakePage, LiveKernel
 
 from nbagent.store.rows import from_notebook_json
 
-VIEW = "application/vnd.jupyter.widget-view+json"
 SETUP = """
 %load_ext nbagent
 import nbagent
@@ -124,7 +123,7 @@ def test_prompts_see_what_cells_printed_showed_and_raised(kernel: LiveKernel) ->
 
 
 def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKernel) -> None:
-    cell = kernel.run("%%agent --into live\nHow many people live in Oslo?", stdin=True)
+    cell = kernel.run("%%agent --into live\nHow many people live in Oslo?", page=FakePage(kernel))
     (first,) = cell.of("display_data")
     # A run that takes longer saves the picture so far, beside its view.
     *so_far, last = cell.of("update_display_data")
@@ -139,7 +138,7 @@ def test_front_end_gets_a_widget_and_in_the_end_the_saved_picture(kernel: LiveKe
 
 
 def test_open_page_no_longer_shows_a_forgotten_run(kernel: LiveKernel) -> None:
-    asked = kernel.run("%%agent --into forgotten\nHello?", stdin=True)
+    asked = kernel.run("%%agent --into forgotten\nHello?", page=FakePage(kernel))
     shown = {d["transient"]["display_id"] for d in asked.of("display_data")}
     done = kernel.run("nbagent.forget('last')", stdin=True)
     updates = done.of("update_display_data")
@@ -158,7 +157,7 @@ class Pair:
         shown = kernel.run(
             f"offline.script(['one', 'two', {answer!r}], name='pair', delay_ms=10)\n"
             "p, q = (nbagent.Agent(model='offline:pair', tools=[]).run(it) for it in 'pq')",
-            stdin=True,
+            page=FakePage(kernel),
         )
         page = str(shown.of("update_display_data")[-1]["data"]["text/html"])
         self.place = page.partition('data-kernel="')[2].partition('"')[0]
@@ -223,7 +222,7 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
     boxed = kernel.run(
         "import ipywidgets\n"
         "with ipywidgets.Output(): nbagent.Agent(tools=[], model='offline:demo').run('x')",
-        stdin=True,
+        page=FakePage(kernel, applies=False),
     )
     (shown,) = boxed.of("display_data")
     code = (
@@ -231,7 +230,7 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
         "agent = nbagent.Agent(model=script, tools=[])\n"
         "for _ in range(9): agent.run('x')"
     )
-    kernel.run(code, stdin=True)
+    kernel.run(code, page=FakePage(kernel))
     kernel.run("from ipywidgets.widgets.widget import _instances as alive")
     views = kernel.value("sum(type(w).__name__ == 'RunWidget' for w in alive.values())")
     assert int(views) <= 5

@@ -44,14 +44,15 @@ TOKENS = (
 # Final: in this order, with these dtypes.
 COLUMNS = {
     "runs": (
-        "run_id session:word conversation_id root_id parent_id kind:word forked_from name tags "
+        "run_id name started_at:time model:word prompt text ok:flag stop_reason:word turns:int "
+        "tool_calls:int total_tokens:int cost_usd:float duration_ms:float error "
+        "session:word conversation_id root_id parent_id kind:word forked_from tags "
         "notebook:word cell_id execution_count:int batch:word row_key variant attempt:int "
-        "template template_sha:word prompt text ok:flag "
-        "phase:word stop_reason:word error_code:word error agent:word workflow:word provider:word "
-        "server:word model:word params system_sha:word toolset_sha:word turns:int tool_calls:int "
-        f"tool_errors:int {TOKENS} n_unpriced:int cost_usd:float started_at:time ended_at:time "
-        "duration_ms:float model_ms:float tools_ms:float waited_ms:float retry_wait_ms:float "
-        "nbagent_version:word"
+        "template template_sha:word phase:word error_code:word agent:word workflow:word "
+        "provider:word server:word params system_sha:word toolset_sha:word tool_errors:int "
+        "prompt_tokens:int completion_tokens:int cached_tokens:int reasoning_tokens:int "
+        "n_unpriced:int ended_at:time model_ms:float tools_ms:float waited_ms:float "
+        "retry_wait_ms:float nbagent_version:word"
     ),
     "turns": (
         "run_id turn_id turn:int session:word batch:word provider:word server:word model:word "
@@ -474,11 +475,8 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
         ("started_at", 5, "started_at=5 is not a valid filter; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
         ("turn_id", [*map(str, range(40_000))], "give string, or up to 30,000 of them"),
-        (
-            "runid",
-            "x",
-            "there is no filter 'runid'; the nearest is 'run_id'. The filters are run_id, ",
-        ),
+        ("runid", "x", r"there is no filter 'runid'; did you mean 'run_id'\?$"),
+        ("zzzz", "x", "there is no filter 'zzzz'; the filters are run_id, "),
         # A word that is nearly one that rows have.
         ("model", "m-1", "no row has model='m-1'; did you mean 'openai:m-1'?"),
         ("phase_after", ["Failed", "Complete"], "did you mean 'Completed'?"),

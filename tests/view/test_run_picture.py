@@ -90,11 +90,9 @@ def ops_of(live: LivePicture, told: Sequence[events.Event], *, batch: int = 1) -
     """Messages of a few events each, as a surface sends them."""
     messages: list[list[Op]] = []
     for start in range(0, len(told), batch):
-        pending: list[Op] = []
         for event in told[start : start + batch]:
-            for op in live.apply(event):
-                merge_op(pending, op)
-        messages.append(pending)
+            live.update(event)
+        messages.append(live.draw_changes())
     return messages
 
 
@@ -108,20 +106,72 @@ def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
     assert "".join(op[2] for op in ops if op[0] == "add").endswith("ow **open")
 
 
-@pytest.mark.parametrize("kind", ["words", "one list", "one fence", "reasoning"])
+PIECES = {
+    "words": "word ",
+    "one list": "- a b\n",
+    "one fence": "x = 1\n",
+    "paragraphs": "word\n\n",
+    "short paragraphs": "a\n\n",
+    "headings": "# a\n",
+    "rules": "---\n\n",
+    "quotes": "> a\n\n",
+    "code blocks": "```\nx\n```\n",
+    "highlighted code": "```python\nx = 1\n```\n",
+    "tables": "|a|\n|-|\n|1|\n\n",
+    "links": "[a](https://b.c)\n\n",
+    "formulas": "$x$\n\n",
+    "marks": "**a** `b` *c*\n\n",
+    "lists": "- a\n\n---\n\n",
+    "not Latin": "漢字\n\n",
+}
+
+
+@pytest.mark.parametrize("kind", [*PIECES, "reasoning"])
 def test_ten_thousand_deltas_stay_small_and_cheap(kind: str) -> None:
-    piece = {"one list": "- a b\n", "one fence": "x = 1\n"}.get(kind, "word ")
     live = begun(Story())
-    story = Story().turn("")
-    start = "```python\n" if kind == "one fence" else ""
     delta = events.ReasoningDelta if kind == "reasoning" else events.TextDelta
-    told = [delta("C01", piece if i % 40 else f"{piece}\n\n") for i in range(10_000)]
-    if kind != "words":
-        told = [delta("C01", piece)] * 10_000
+    start = delta("C01", "```python\n" if kind == "one fence" else "")
+    told = [delta("C01", PIECES.get(kind, "word "))] * 10_000
+    if kind == "words":  # in paragraphs of 40
+        told = [told[0] if i % 40 else delta("C01", "word \n\n") for i in range(10_000)]
     begin = time.process_time()
-    sent = ops_of(live, [*story.events[:1], delta("C01", start), *told], batch=50)
+    sent = ops_of(live, [*Story().turn("").events[:1], start, *told], batch=50)
     assert time.process_time() - begin < 4
     assert sum(len(json.dumps(message)) for message in sent) < 400_000
+
+
+def test_each_part_is_drawn_once_a_message_however_many_events_changed_it() -> None:
+    draws = list[None]()
+    runs = [tool_run(f"c{i}", "area", {"city": i}, i) for i in range(100)]
+    story = Story().turn("", *runs)
+    begins = story.run.model_copy(update={"turns": (), "phase": "Running"})
+
+    def clock() -> float:  # only a head that is drawn reads it
+        draws.append(None)
+        return 0.0
+
+    live = LivePicture(begins, clock=clock)
+    before = len(draws)
+    (start,) = [i for i, e in enumerate(story.events) if isinstance(e, events.ResponseReceived)]
+    work = story.events[start + 1 : -1]
+    told = [*story.events[1 : start + 1], *(work * (10_000 // len(work)))]
+    sent = ops_of(live, told, batch=500)
+    assert len(told) > 9_000
+    assert len(draws) - before == len(sent)
+    for ops in sent:
+        keys = [op[1] for op in ops]
+        assert len(keys) == len(set(keys))
+        assert len(keys) <= 2 + len(runs)
+
+
+def test_a_part_of_a_part_that_is_drawn_again_is_not_drawn_by_itself() -> None:
+    """Whatever the order of events, no message has an op below another op's key."""
+    story = Story().turn("One.\n\nTwo", *[tool_run(f"c{i}", "area", {}, i) for i in range(3)])
+    story.turn("Three.", notices=("cut to fit",))
+    for batch in (1, 2, 3, 5, 50):
+        for ops in ops_of(begun(story), story.events, batch=batch):
+            keys = [op[1] for op in ops if op[0] != "done"]
+            assert not [(a, b) for a in keys for b in keys if a.startswith(f"{b}/")]
 
 
 def test_how_far_a_call_is_does_not_send_its_card_again() -> None:

@@ -1,7 +1,7 @@
 """`nbagent.offline` and the provider of this name: models without network, key or server.
 
 `script([...])` is a model with fixed answers, for tests and demos; `offline:demo` follows visible
-rules (`demo`; in a workflow those of `walk`). Owns the steps of a script and their order, and turns
+rules (`demo`; in a workflow those of `workflow_walk`), `offline:walk` only those of workflows. Owns the steps of a script and their order, and turns
 a recorded run into a script or the source of a test. `stream` plays a step.
 """
 
@@ -19,6 +19,7 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
 from nbagent.contracts.messages import ImagePart, redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
@@ -45,6 +46,12 @@ __all__ = [
 ]
 
 DEMO = "demo"
+WALK = "walk"
+_NO_WORKFLOW = (
+    "I am `offline:walk`, a rule-based stand-in that follows the steps of a workflow, and this is no"
+    " workflow. Start one with `%%agent --workflow PACKAGE --model offline:walk`, or choose"
+    " `offline:demo` or a language model for a prompt."
+)
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 """Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
@@ -210,9 +217,9 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             means the newer script.
         delay_ms: wait between two pieces of a stream.
     """
-    if name is not None and not re.fullmatch(r"(?!demo$)[^\s:]+", name):
+    if name is not None and not re.fullmatch(r"(?!(?:demo|walk)$)[^\s:]+", name):
         raise UsageError(
-            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'."
+            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo' or 'walk'."
         )
     for position, entry in enumerate(cast("Sequence[object]", steps), 1):
         if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
@@ -353,31 +360,53 @@ class OfflineClient(OfflineModel):
         self.timeout_s = config.timeout_s
 
     async def list_models(self) -> list[ModelInfo]:
-        """List the demo and the scripts of this process."""
-        named = (DEMO, *scripts)
-        return [ModelInfo(id=name, capabilities=("tools", "reasoning")) for name in named]
+        """List the demo, the walker of workflows and the scripts of this process."""
+        usual = ("tools", "reasoning")
+        walker = ("tools", "follows the steps of a workflow by rules")
+        return [
+            ModelInfo(id=DEMO, capabilities=usual),
+            ModelInfo(id=WALK, capabilities=walker),
+            *(ModelInfo(id=name, capabilities=usual) for name in scripts),
+        ]
 
     def answer(self, request: ChatRequest) -> ScriptedAnswer:
         """Answer as the demo or the named script."""
         if request.model in scripts:
             return scripts[request.model].answer(request)
-        if request.model != DEMO:
-            known = ", ".join(f"offline:{name}" for name in (DEMO, *scripts))
-            raise ModelError(
-                f"there is no model offline:{request.model}; there are {known}. A script"
-                " exists after nbagent.offline.script([...]) has run in this process.",
-                code="LLM_HTTP_ERROR",
-                status=404,
-            )
+        if missing := missing_model(request.model):
+            raise ModelError(missing, code="LLM_HTTP_ERROR", status=404)
         # Call ids from the position in the conversation: unique in it, and equal in a repeat.
         user_text = "".join(message.text for message in request.messages if message.role == "user")
         call_prefix = sha256_hex(f"{len(request.messages)}/{user_text}")[:12]
         delay_text = os.environ.get(DELAY_VARIABLE, "")
         delay_ms = float(delay_text) if delay_text.isdecimal() else _DELAY_MS
-        step = workflow_answer(request) if is_workflow(request) else demo_answer(request)
+        if is_workflow(request):
+            step = workflow_answer(request)
+        elif request.model == WALK:
+            step = ScriptedAnswer(text=_NO_WORKFLOW)
+        else:
+            step = demo_answer(request)
         return replace(step, place=call_prefix, delay_ms=delay_ms)
 
 
+def missing_model(name: str) -> str:
+    """Say why there is no offline model of this name; empty if there is one."""
+    if name in (DEMO, WALK, *scripts):
+        return ""
+    known = [f"offline:{known_name}" for known_name in (DEMO, WALK, *scripts)]
+    hint = nearest_or_all(f"offline:{name}", known)
+    end = " A" if hint.endswith("?") else ". A"
+    return (
+        f"there is no model offline:{name}{hint}{end} script exists after "
+        "nbagent.offline.script([...]) has run in this process."
+    )
+
+
 PROVIDER = Provider(
-    name="offline", open=OfflineClient, default_model=DEMO, needs_key=False, is_free=True
+    name="offline",
+    open=OfflineClient,
+    default_model=DEMO,
+    needs_key=False,
+    is_free=True,
+    missing_model=missing_model,
 )

@@ -1,194 +1,485 @@
-"""Find the values of a prompt and fill a tool's arguments with them.
+"""Fill a tool's arguments with the values of a person's words.
 
-Works by patterns and names only; `demo` chooses the tool.
+Never from dtypes, cells that were not named, or names of tools; `demo` chooses the tool.
 """
 
 from __future__ import annotations
 
-import ast
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice, product
 from typing import Any, cast
 
-from nbagent.contracts.canonical import dump_json, json_object, load_json
+from nbagent.contracts.canonical import json_object
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.schema_walk import first_member, property_schemas
+from nbagent.providers.offline.prompt_values import (
+    Value,
+    choices_in,
+    is_listed,
+    iso_date,
+    literal,
+    number_of,
+)
+from nbagent.providers.offline.typed_prompt import Table
+from nbagent.providers.offline.vocabulary import is_grammar, is_known, meaning, meanings, words_in
 from nbagent.providers.wires.tool_schemas import wire_schema
 
-_VALUE = re.compile(
-    r"(?P<code>```.+?```|`[^`\n]+`)"
-    r"|(?P<text>(?<!\w)['‘\"“][^'’\"”\n]+['’\"”](?!\w))"
-    r"|(?P<url>https?://[^\s]+[^\s.,;:!?)])"
-    r"|(?P<path>(?<![\w.~-])@?[\w.~-]*(?:/[\w.~-]+)+/?|(?<!\w)@[\w-]+|\b[\w-]+\.[a-z]{1,5}\b)"
-    r"|(?P<date>\b(?:\d{4}-\d\d-\d\d|\d{1,2}:\d\d|(?:Mon|Tues|Wednes|Thurs|Fri|Satur|Sun)day|today"
-    r"|tomorrow)\b)"
-    r"|(?P<id>(?<![\w-])(?=[\w-]*\d)[A-Za-z][\w-]*|\b[^\W_]+_\w+)"
-    r"|(?P<number>(?<![\w.])-?\d+(?:,\d{3})*(?:\.\d+)?)"
-    r"|(?P<name>(?<!\w)[A-Z][^\W\d_]+(?:[ -](?:(?:of|de|la) )?[A-Z][^\W\d_]+)*)",
-    re.DOTALL,
-)
-
-
-def _words(text: str) -> list[str]:
-    """Words of a text in lower case; `snake_case` and `camelCase` are split."""
-    return re.findall(r"[^\W\d_]+", re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", text).lower())
-
-
-_STOP_WORDS = frozenset(
-    _words(
-        "a an the of in on at to for from and or is are was be do does did has have what which who"
-        " how where when why i you it this that there many much more most than"
-    )
-)
-_VERBS = frozenset(
-    _words(
-        "ask book compare convert count describe download fetch find get give hello hi list look"
-        " make plant please read run search send set show tell thanks use write"
-    )
-)
-"""Verbs that begin a sentence with a capital and are not part of a name."""
 _KINDS = (
-    (_words("path file filename folder directory repo"), ("path", "text", "name")),
-    (_words("url uri link"), ("url", "text")),
-    (_words("timezone zone"), ("path", "text")),
-    (_words("date day when time"), ("date", "text")),
-    (_words("code expression formula sql command"), ("code", "text")),
-    (_words("text message body content query question pattern"), ("text", "code")),
-    (_words("id ticket number"), ("id", "number", "text")),
+    ("path file filename folder directory repo", ("path", "text", "name")),
+    ("url uri link", ("url", "text")),
+    ("email recipient address to", ("email", "text", "name")),
+    ("timezone zone", ("path", "text", "name")),
+    ("datetime timestamp", ("date", "time", "text")),
+    ("time hour", ("time", "date", "text")),
+    ("date day when deadline birthday weekday", ("date", "text")),
+    ("code expression formula sql command", ("code", "text")),
+    ("text message body content query question pattern prompt", ("text", "code")),
+    ("id ticket number zip phone postcode isbn", ("id", "number", "text")),
+    ("column field variable feature", ("id", "text", "name")),
 )
 """Words of an argument's name, and the kinds of values that it takes, the most likely first."""
-_ANY_TEXT = ("name", "text", "id", "path")
+_ANY_TEXT = ("name", "text", "id", "path", "email")
+_SENTENCE_WORDS = frozenset(
+    "text message body content query question pattern prompt topic title subject sentence phrase"
+    " note term keyword q search description comment task todo item summary".split()
+)
+"""Words of names of arguments that take a part of the sentence."""
+_EXPRESSION_WORDS = frozenset("expression formula code equation calculation".split())
+_EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:(?:\*\*|[-+*/%^])[\d\s.()]+)+")
+_FROM = (r"(?:\b(?:from|von|ab|aus|between|zwischen)|\d)\s*$", "origin begin departure lower")
+_TO = (
+    r"(?:\b(?:to|into|in|nach|zu|zum|bis|an|as|how many|wie viele?)|->|→)\s*$",
+    "target arrival until upper",
+)
 _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "object": {}}
 _NEAR_CHARS = 25
 """Largest distance in characters between a value and a word about it."""
 _MAX_CALLS = 16
+_EACH = r"\b(?:each|every|all|per|by|je|pro|jede[rsn]?|alle[rn]?)\s+"
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """A part of a prompt that can be an argument."""
+class Parameter:
+    """One argument of a tool, as its schema declares it."""
 
-    kind: str
-    text: str
-    start: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Parameter:
     name: str
     type: str
     """Type; for a list the type of its items."""
     is_list: bool
     choices: list[Any]
     is_required: bool
+    format: str = ""
+    about: str = ""
+    schema: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    @property
+    def is_number(self) -> bool:
+        """True for integers and numbers."""
+        return self.type in ("integer", "number")
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Kinds of values that it takes."""
+        if self.is_number:
+            return ("number",)
+        if self.format in ("date", "date-time", "time"):
+            return ("time",) if self.format == "time" else ("date",)
+        if self.type != "string":
+            return ()
+        own = {*words_in(self.name), *map(meaning, words_in(self.name))}
+        return next((kinds for names, kinds in _KINDS if own & set(names.split())), _ANY_TEXT)
 
 
-def stem(word: str) -> str:
-    """Stem of a word, so that `boils` matches `boiling`."""
-    word = re.sub(r"ies\Z", "y", word.lower())
-    return re.sub(r"(?<=\w\w\w)(?:ations?|ions|ing|ed|es|s|e)\Z", "", word)
+def parameters_of(schema: dict[str, Any]) -> list[Parameter]:
+    """Read the arguments of an object's schema, in order."""
+    schema = wire_schema(schema, inline=True)
+    properties = property_schemas(schema)
+    required = [str(name) for name in items(schema.get("required"))]
+    parameters: list[Parameter] = []
+    for name in dict.fromkeys([*properties, *required]):
+        outer = properties.get(name)
+        own = first_member(outer)
+        is_list = own.get("type") == "array"
+        item = first_member(own.get("items")) if is_list else own
+        choices = [choice for choice in items(item.get("enum")) if choice is not None]
+        kinds = items(item.get("type")) or [item.get("type", "string")]
+        kind = next((str(kind_name) for kind_name in kinds if kind_name != "null"), "null")
+        about = str((json_object(outer) or {}).get("description", ""))
+        parameters.append(
+            Parameter(
+                name,
+                *(kind, is_list, choices, name in required),
+                format=str(item.get("format", "")),
+                about=about,
+                schema=item,
+            )
+        )
+    return parameters
 
 
-def stems(text: str) -> set[str]:
-    """Stems of the words, without stop words."""
-    return {stem(word) for word in _words(text) if word not in _STOP_WORDS}
+@dataclass(slots=True)
+class _Filling:
+    """Arguments of one tool while they are filled."""
 
+    text: str
+    tables: Sequence[Table]
+    left: list[Value]
+    """Values that no argument has taken."""
+    candidates: dict[str, list[Any]] = field(default_factory=dict[str, list[Any]])
+    """Values by argument; several mean several calls."""
+    taken: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    names: set[str] = field(default_factory=set[str])
+    """Meanings of the words in the arguments' names."""
 
-def without_quotes(prompt: str) -> str:
-    """Prompt without its quotations, paths and code, which are values and not words about tools."""
-    hidden = ("code", "text", "url", "path")
-    return _VALUE.sub(lambda match: "" if match.lastgroup in hidden else match[0], prompt)
+    def take(self, parameter: Parameter, hits: Sequence[tuple[Any, int, int]]) -> None:
+        """Give an argument these values, and take their part of the text."""
+        found_values = [hit[0] for hit in hits]
+        unique = [value for i, value in enumerate(found_values) if value not in found_values[:i]]
+        self.candidates[parameter.name] = [unique] if parameter.is_list else unique
+        self.taken += [(start, end) for _, start, end in hits]
+        self.left = [value for value in self.left if not self.is_taken(value.start, value.end)]
 
-
-def without_backticks(code: str) -> str:
-    """Code without its backticks."""
-    return re.sub(r"\A```\w*\n|\A`+|\s*`+\Z", "", code)
-
-
-def literal(text: str) -> Any:
-    """Parse a Python literal; return the text if it is not one."""
-    try:
-        return load_json(dump_json(ast.literal_eval(text)))
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-
-
-def values_in(prompt: str, tool_stems: set[str]) -> list[Value]:
-    """Find the values of a prompt in order; words of a tool's name are not values."""
-    values: list[Value] = []
-    for match in _VALUE.finditer(prompt):
-        kind, text, start = str(match.lastgroup), match[0], match.start()
-        if kind == "name":
-            text, start = _name(prompt, match, tool_stems)
-        elif kind in ("text", "code"):
-            text = without_backticks(text) if kind == "code" else text[1:-1].strip()
-        if text:
-            values.append(Value(kind, text, start))
-    return values
-
-
-def _name(prompt: str, match: re.Match[str], tool_stems: set[str]) -> tuple[str, int]:
-    """Return a name without words that only begin the sentence, and its start."""
-    text, start = match[0], match.start()
-    begins = prompt[:start].rstrip()[-1:] in ("", *".!?:")
-    listed = re.match(r"\s*(?:,|or\b|and\b|\?|:|\Z)", prompt[match.end() :])
-    while text:
-        first, _, rest = text.partition(" ")
-        is_order = first.lower() in _VERBS or stem(first) in tool_stems
-        is_alone = not rest and not listed
-        if first.lower() not in _STOP_WORDS and not (begins and (is_order or is_alone)):
-            break
-        text, start, begins = rest, start + len(first) + 1, False
-    return text, start
+    def is_taken(self, start: int, end: int) -> bool:
+        """True if an argument has taken a part of the text."""
+        return any(start < taken_end and begin < end for begin, taken_end in self.taken)
 
 
 def fill(
-    tool: ToolSpec, prompt: str, values: Sequence[Value], *, forced: bool = False
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return arguments for each call, or the names of the missing required ones.
+    tool: ToolSpec,
+    text: str,
+    values: Sequence[Value],
+    tables: Sequence[Table] = (),
+    *,
+    forced: bool = False,
+    defaults: Mapping[str, list[Any]] | None = None,
+) -> tuple[list[dict[str, Any]], list[Parameter]]:
+    """Return arguments for each call, or the required ones that the words do not give.
 
     Args:
+        tool: the tool.
+        text: the words of a person.
+        values: the values in them.
+        tables: tables of the prompt; a named cell is a value of its column's name.
         forced: the call is made anyway; missing values get a default.
+        defaults: values of required arguments by name, if the words give none.
     """
-    parameters, left = _parameters(tool), list(values)
+    parameters = parameters_of(tool.parameters)
+    names = {own for parameter in parameters for own in meanings(parameter.name)}
+    filling = _fill(parameters, _Filling(text, tables, list(values), names=names))
+    _fill_from_sentence(tool, parameters, filling)
+    _fill_all_choices(parameters, filling)
+    candidates = filling.candidates
     required = [parameter for parameter in parameters if parameter.is_required]
-    candidates: dict[str, list[Any]] = {}
-    # Enums first, because their words are certain; then required arguments.
-    for parameter in sorted(parameters, key=lambda one: (not one.choices, not one.is_required)):
-        choices = [
-            choice
-            for choice in parameter.choices
-            if re.search(rf"\b{re.escape(str(choice))}\b", prompt, re.I)
-        ]
-        if choices:
-            candidates[parameter.name] = choices[:1]
-            left = [value for value in left if value.text.lower() != str(choices[0]).lower()]
-            continue
-        suits = {value: _suitability(parameter, value, prompt) for value in left}
-        best = max(left, key=lambda value: suits[value], default=None)
-        if best and suits[best] >= (2 if required and not parameter.is_required else 1):
-            takes_many = parameter.is_list or required == [parameter]
-            alike = [value for value in left if suits[value] and value.kind == best.kind]
-            chosen = alike if takes_many else [best]
-            left = [value for value in left if value not in chosen]
-            is_number = parameter.type in ("integer", "number")
-            read = [
-                literal(value.text.replace(",", "")) if is_number else value.text
-                for value in chosen
-            ]
-            candidates[parameter.name] = [read] if parameter.is_list else read
-        elif parameter.is_required and forced:
-            stand_in: Any = (
-                [] if parameter.is_list else _DEFAULT_VALUES.get(parameter.type, prompt[:200])
-            )
-            candidates[parameter.name] = [next(iter(parameter.choices), stand_in)]
-    if missing := [parameter.name for parameter in required if parameter.name not in candidates]:
+    for parameter in required:
+        if parameter.name not in candidates and (earlier := (defaults or {}).get(parameter.name)):
+            candidates[parameter.name] = earlier
+    missing = [parameter for parameter in required if parameter.name not in candidates]
+    if missing and not forced:
         return [], missing
+    for parameter in missing:
+        usual = _DEFAULT_VALUES.get(parameter.type, text[:200])
+        candidates[parameter.name] = [
+            next(iter(parameter.choices), [] if parameter.is_list else usual)
+        ]
     names = [parameter.name for parameter in parameters if parameter.name in candidates]
     sets = product(*(candidates[name] for name in names))
     return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MAX_CALLS)], []
+
+
+def _fill(parameters: Sequence[Parameter], filling: _Filling) -> _Filling:
+    """Fill the arguments: written ones, choices, yes or no, then values by their kinds."""
+    for parameter in parameters:
+        _fill_written(parameter, filling)
+    # Choices first, because their words are certain; then required arguments.
+    with_choices = [(parameter, _choices(parameter, filling.tables)) for parameter in parameters]
+    for parameter, choices in with_choices:
+        if choices and parameter.name not in filling.candidates:
+            _fill_choice(parameter, choices, [c for _, c in with_choices].count(choices), filling)
+    for parameter in parameters:
+        if parameter.type == "boolean" and parameter.name not in filling.candidates:
+            _fill_boolean(parameter, filling)
+    for parameter in sorted(parameters, key=lambda one: not one.is_required):
+        if parameter.name in filling.candidates or (parameter.choices and not parameter.is_number):
+            continue
+        if parameter.type == "object":
+            _fill_object(parameter, filling)
+        else:
+            _fill_value(parameter, parameters, filling)
+    return filling
+
+
+def _fill_written(parameter: Parameter, filling: _Filling) -> None:
+    """Read `rate=3.5` and `city: "Oslo"`."""
+    name = re.escape(parameter.name)
+    pattern = rf"(?<![\w.]){name}\s*[=:]\s*(\[[^\]\n]*\]|\"[^\"\n]*\"|'[^'\n]*'|[^\s,;)]+)"
+    masked = re.sub(r"`[^`]*`", lambda code: " " * len(code[0]), filling.text)
+    match = re.search(pattern, masked)
+    if match is None:
+        return
+    value: Any = literal(match[1])
+    if parameter.is_number and isinstance(value, str):
+        value = number_of(value.rstrip("."))
+    if parameter.type == "boolean":
+        value = str(value).lower() in ("true", "yes", "1", "on", "ja")
+    if parameter.type == "string" and not isinstance(value, list):
+        value = match[1].strip("\"'").rstrip(".?!")
+    if value is None or (parameter.choices and value not in parameter.choices):
+        return
+    listed = cast("list[Any]", value) if isinstance(value, list) else [value]
+    filling.take(parameter, [(item, match.start(), match.end()) for item in listed])
+
+
+def _choices(parameter: Parameter, tables: Sequence[Table]) -> list[Any]:
+    """Return the choices of an argument: of its schema, or the cells of a column of its name."""
+    if parameter.choices or parameter.type != "string":
+        return [] if parameter.is_number else parameter.choices
+    if meaning(words_in(parameter.name)[-1] if words_in(parameter.name) else "") == "column":
+        return [name for table in tables for name in table.columns]
+    own = meanings(parameter.name)
+    columns = [(table, name) for table in tables for name in table.columns if own & meanings(name)]
+    cells = [cell for table, name in columns for cell in table.cells(name)]
+    return [cell for cell in dict.fromkeys(cells) if cell and number_of(cell) is None][:300]
+
+
+def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling: _Filling) -> None:
+    hits = [
+        hit for hit in choices_in(filling.text, choices) if not filling.is_taken(hit[1], hit[2])
+    ]
+    if not hits:
+        return
+    if n_alike > 1:
+        # For example two units: the one behind `to` is the target, otherwise the first is first.
+        ranked = sorted(
+            hits, key=lambda hit: (-_direction(parameter, filling.text, hit[1]), hit[1])
+        )
+        hits = ranked[:1]
+    filling.take(parameter, hits)
+
+
+def _fill_boolean(parameter: Parameter, filling: _Filling) -> None:
+    own = meanings(parameter.name)
+    for match in re.finditer(r"[^\W\d_]+", filling.text):
+        if meaning(match[0]) in own and not filling.is_taken(match.start(), match.end()):
+            before = filling.text[max(0, match.start() - 12) : match.start()].lower()
+            is_denied = re.search(r"\b(?:no|not|without|ohne|kein\w*|nicht|don't)\s+$", before)
+            filling.candidates[parameter.name] = [not is_denied]
+            return
+    if parameter.is_required and (
+        switch := re.search(
+            r"\b(on|off|ein|aus|an|true|false|yes|no|ja|nein)\b", filling.text, re.I
+        )
+    ):
+        word = switch[1].lower()
+        filling.candidates[parameter.name] = [word in ("on", "ein", "an", "true", "yes", "ja")]
+
+
+def _fill_object(parameter: Parameter, filling: _Filling) -> None:
+    inner = parameters_of(parameter.schema)
+    trial = _Filling(filling.text, filling.tables, list(filling.left))
+    candidates = _fill(inner, trial).candidates
+    if not candidates or any(one.is_required and one.name not in candidates for one in inner):
+        return
+    value = {name: some[0] for name, some in candidates.items()}
+    filling.candidates[parameter.name] = [[value] if parameter.is_list else value]
+    filling.left = trial.left
+
+
+def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling) -> None:
+    suits = {value: _suitability(parameter, value, filling.text) for value in filling.left}
+    best = max(filling.left, key=lambda value: suits[value], default=None)
+    required = [one for one in parameters if one.is_required]
+    lowest = 2 if required and not parameter.is_required else 1
+    if best is None or suits[best] < lowest:
+        return
+    rivals = [
+        one
+        for one in required
+        if one.name not in filling.candidates and one is not parameter and best.kind in one.kinds
+    ]
+    run = _run_around(best, filling)
+    if required == [parameter] and not parameter.is_list:
+        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
+    elif rivals:
+        chosen = [best]
+    elif parameter.is_list:
+        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+    else:
+        chosen = run
+    hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
+    filling.take(parameter, hits)
+
+
+def _small_neighbours(chosen: Sequence[Value], filling: _Filling) -> list[Value]:
+    """Return names in small letters that are listed with others: `New York and rome`."""
+    neighbours: list[Value] = []
+    for value in chosen:
+        match = re.compile(r"(?:,| and| or| und| oder)\s+([a-zäöü]{3,})\b").match(
+            filling.text, value.end
+        )
+        if match and not is_grammar(match[1]) and not is_known(match[1]):
+            neighbours.append(Value("name", match[1], match.start(1), match.end(1)))
+    return neighbours
+
+
+def _run_around(best: Value, filling: _Filling) -> list[Value]:
+    """Return the values of the list that a value is in: `Oslo, Bergen and Rome`."""
+    runs: list[list[Value]] = []
+    for value in filling.left:
+        if runs and is_listed(filling.text, runs[-1][-1], value):
+            runs[-1].append(value)
+        else:
+            runs.append([value])
+    return next(run for run in runs if best in run)
+
+
+def _converted(parameter: Parameter, value: Value) -> Any:
+    if parameter.is_number:
+        number = value.number
+        whole = isinstance(number, float) and number.is_integer() and parameter.type == "integer"
+        return int(cast("float", number)) if whole else number
+    if parameter.format == "date":
+        return iso_date(value.text) or value.text
+    return value.text
+
+
+def _direction(parameter: Parameter, text: str, start: int) -> float:
+    """Score if an argument is named `from` or `to`, and the word before a value says the same."""
+    own = {*words_in(parameter.name), *map(meaning, words_in(parameter.name))}
+    before = text[max(0, start - 20) : start].lower()
+    for (pattern, names), (other, _) in ((_FROM, _TO), (_TO, _FROM)):
+        if own & set(names.split()):
+            return 1.5 * bool(re.search(pattern, before)) - 0.5 * bool(re.search(other, before))
+    return 0.0
+
+
+def _suitability(parameter: Parameter, value: Value, text: str) -> float:
+    """Score a value for an argument: 0 does not fit; 2 or more also fits an optional one."""
+    kinds = parameter.kinds
+    if value.kind not in kinds:
+        return 0
+    near = _nearness(parameter, value, text) + _direction(parameter, text, value.start)
+    if parameter.is_number:
+        number = value.number
+        if number is None or (parameter.choices and number not in parameter.choices):
+            return 0
+        if parameter.type == "integer" and float(number) != int(number):
+            return 0
+        return max(0.1, 1 + 2 * near)
+    if parameter.format == "date" and not iso_date(value.text):
+        return 0
+    is_typical = kinds is not _ANY_TEXT
+    return max(0.1, near + (3 - kinds.index(value.kind) / 2 if is_typical else 1))
+
+
+def _nearness(parameter: Parameter, value: Value, text: str) -> float:
+    """Score from 0 to 1 for a word of the argument's name near the value."""
+    if "top" in meanings(parameter.name) and parameter.is_number:
+        # `5 papers`, `the 3 largest`; but not `5 km`.
+        noun = re.match(r"\s+([^\W\d_]{4,})", text[value.end :])
+        if noun and not is_grammar(noun[1]):
+            return 1.0
+    own, low = {*map(meaning, words_in(parameter.name))}, max(0, value.start - _NEAR_CHARS)
+    gaps = [
+        max(value.start - low - match.end(), match.start() - (value.end - low), 0)
+        for match in re.finditer(r"[^\W\d_]+", text[low : value.end + _NEAR_CHARS])
+        if meaning(match[0]) in own
+    ]
+    return max(0.0, 1 - min(gaps, default=_NEAR_CHARS) / _NEAR_CHARS)
+
+
+def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling: _Filling) -> None:
+    """Fill required texts without quotes: the rest of the sentence, or a name in small letters."""
+    missing = [
+        parameter
+        for parameter in parameters
+        if parameter.is_required
+        and parameter.type == "string"
+        and not parameter.choices
+        and parameter.name not in filling.candidates
+    ]
+    for parameter in missing:
+        own = {*words_in(parameter.name)}
+        if own & _EXPRESSION_WORDS and (match := _EXPRESSION.search(filling.text)):
+            filling.take(parameter, [(match[0].strip(), match.start(), match.end())])
+        elif own & _SENTENCE_WORDS:
+            hits = _rest_of_sentence(tool, filling)
+            filling.take(parameter, hits) if hits else None
+        elif parameter.kinds is _ANY_TEXT or "name" in parameter.kinds:
+            columns = [name for table in filling.tables for name in table.columns]
+            names = [tool.name, *(one.name for one in parameters), *columns]
+            skipped = {own for name in names for own in meanings(name)}
+            hits = _small_names(filling, skipped)
+            filling.take(parameter, hits) if hits else None
+
+
+_LEAD = re.compile(
+    r"\A(?:\W|\b(?:for|about|on|that|saying|says|the|following|text|message|a|an|nach|über|dass|me"
+    r"|please|bitte|den|die|das|sentence|phrase|satz|with|to|item|named|called|entry|note)\b)+",
+    re.IGNORECASE,
+)
+_TAIL = re.compile(
+    r"(?:\W|\b(?:to|into|in|for|on|at|with|from|and|auf|ins|nach|für|an|und|please)\b)+\Z", re.I
+)
+
+
+def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int, int]]:
+    """Return the words behind the verb, a colon, `for` or `saying`, without taken values."""
+    text = filling.text
+    start = 0
+    if match := re.search(r":\s+|\b(?:saying|says|that says|dass|for|about|on|nach|über)\s+", text):
+        start = match.end()
+    else:
+        own = meanings(tool.name)
+        verbs = [m for m in re.finditer(r"[^\W\d_]+", text) if meaning(m[0]) in own]
+        if not verbs:
+            return []
+        start = verbs[0].end()
+    ends = [begin for begin, _ in filling.taken if begin > start]
+    end = min([*ends, len(text)])
+    part = _TAIL.sub("", _LEAD.sub("", text[start:end]))
+    words = part.split()
+    while words and (ends or filling.taken) and meaning(words[-1].strip(",")) in filling.names:
+        words.pop()
+    part = _TAIL.sub("", part[: part.rfind(words[-1]) + len(words[-1])]) if words else ""
+    begin = text.find(part, start) if part else -1
+    return [(part, begin, begin + len(part))] if begin >= 0 else []
+
+
+_SMALL_NAME = re.compile(
+    r"\b(?:of|in|for|from|at|to|near|named|called|about|von|für|in|aus|nach|bei|is|ist|and|und|or"
+    r"|oder|than|als|with|mit)\s+(?=[a-zäöü])"
+)
+
+
+def _small_names(filling: _Filling, skipped: set[str]) -> list[tuple[str, int, int]]:
+    """Return unknown words in small letters behind prepositions: `weather in paris`."""
+    hits: list[tuple[str, int, int]] = []
+    for match in _SMALL_NAME.finditer(filling.text):
+        end = match.end()
+        while word := re.compile(r"\s?([^\W\d_]{2,})(?![\w.])").match(filling.text, end):
+            if is_grammar(word[1]) or is_known(word[1]) or meaning(word[1]) in skipped:
+                break
+            end = word.end()
+            if end - match.end() > 30:
+                break
+        name = filling.text[match.end() : end]
+        if name and not filling.is_taken(match.end(), end):
+            hits.append((name, match.end(), end))
+    return hits
+
+
+def _fill_all_choices(parameters: Sequence[Parameter], filling: _Filling) -> None:
+    """Fill a required choice with all of them if the words say `each` or `every`."""
+    for parameter in parameters:
+        choices = _choices(parameter, filling.tables)
+        if not parameter.is_required or parameter.name in filling.candidates or not choices:
+            continue
+        for match in re.finditer(rf"{_EACH}(?:of the )?([^\W\d_]+)", filling.text, re.I):
+            if meaning(match[1]) in meanings(parameter.name):
+                filling.candidates[parameter.name] = choices[:_MAX_CALLS]
 
 
 def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
@@ -206,16 +497,16 @@ def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
             (value for value in known if value in choices), next(iter(choices or known), usual)
         )
     remaining = {name: value for fact in reversed(facts) for name, value in fact.items()}
-    of_facts = {stem for name in remaining for stem in stems(name)}
+    of_facts = {own for name in remaining for own in meanings(name)}
     built: dict[str, Any] = {}
     properties = property_schemas(node)
     # Properties named like a fact take its value before the others.
-    for name, own in sorted(properties.items(), key=lambda it: not stems(it[0]) & of_facts):
+    for name, own in sorted(properties.items(), key=lambda it: not meanings(it[0]) & of_facts):
         inner = first_member(own)
         if inner.get("type") in ("array", "object"):
             built[name] = compose(inner, facts)
             continue
-        near = {key: value for key, value in remaining.items() if stems(key) & stems(name)}
+        near = {key: value for key, value in remaining.items() if meanings(key) & meanings(name)}
         built[name] = compose(inner, [near, remaining])
         taken = [key for key in (*near, *remaining) if remaining[key] == built[name]]
         remaining.pop(next(iter(taken), ""), None)
@@ -230,46 +521,6 @@ def _has_json_type(value: Any, kind: Any) -> bool:
     return type(value) is types.get(kind)
 
 
-def _parameters(tool: ToolSpec) -> list[_Parameter]:
-    schema = wire_schema(tool.parameters, inline=True)
-    properties = property_schemas(schema)
-    required = [str(name) for name in items(schema.get("required"))]
-    parameters: list[_Parameter] = []
-    for name in dict.fromkeys([*properties, *required]):
-        own = first_member(properties.get(name))
-        is_list = own.get("type") == "array"
-        item = first_member(own.get("items")) if is_list else own
-        choices = [choice for choice in items(item.get("enum")) if choice is not None]
-        kinds = items(item.get("type")) or [item.get("type", "string")]
-        kind = next((str(kind_name) for kind_name in kinds if kind_name != "null"), "null")
-        parameters.append(_Parameter(name, kind, is_list, choices, name in required))
-    return parameters
-
-
 def items(value: Any) -> list[Any]:
     """Items of a JSON list; none for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []
-
-
-def _suitability(parameter: _Parameter, value: Value, prompt: str) -> float:
-    """Score a value for a parameter: 0 does not fit; 2 or more also fits an optional one.
-
-    Up to 1 of it is for a word of the parameter's name near the value.
-    """
-    name_words = _words(parameter.name)
-    own, low = {stem(word) for word in name_words}, max(0, value.start - _NEAR_CHARS)
-    start, end = value.start - low, value.start - low + len(value.text)
-    around = re.finditer(r"[^\W\d_]+", prompt[low : low + end + _NEAR_CHARS])
-    gaps = [
-        max(start - match.end(), match.start() - end, 0)
-        for match in around
-        if stem(match[0]) in own
-    ]
-    near = max(0.0, 1 - min(gaps, default=_NEAR_CHARS) / _NEAR_CHARS)
-    if parameter.type in ("integer", "number"):
-        is_whole = value.kind == "number" and "." not in value.text
-        return 1 + 2 * near if is_whole or (value.kind == parameter.type == "number") else 0
-    kinds = next((kinds for names, kinds in _KINDS if set(name_words) & set(names)), ())
-    if parameter.type != "string" or parameter.choices or value.kind not in (kinds or _ANY_TEXT):
-        return 0
-    return near + (3 - kinds.index(value.kind) / 2 if kinds else 1)

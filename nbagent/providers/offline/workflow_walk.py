@@ -1,4 +1,4 @@
-"""`offline:demo` in a workflow: follow the graph by the directive, the brief and the files.
+"""`offline:walk`, and `offline:demo` in a workflow: follow the graph by the directive, the brief and the files.
 
 Obeys instructions in a step's file in a few simple forms of English (`_INSTRUCTION`) and chooses
 the next step by simple conditions (`_condition_holds`). It knows no step by name and has no state
@@ -19,8 +19,9 @@ from nbagent.contracts.errors import ToolError
 from nbagent.contracts.messages import Message
 from nbagent.contracts.model import ChatRequest
 from nbagent.files.frontmatter_operations import Operation, read_operations
-from nbagent.providers.offline.argument_values import items, literal
-from nbagent.providers.offline.demo import PlannedCall, call_with_result, cell_text
+from nbagent.providers.offline.argument_values import items
+from nbagent.providers.offline.call_results import PlannedCall, call_with_result, cell_text
+from nbagent.providers.offline.prompt_values import literal
 from nbagent.providers.offline.stream import ScriptedAnswer, call
 
 _READ, _WRITE, _PATCH = "fs.read", "fs.write", "fs.apply_patch"

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import json_object, load_json
 from nbagent.contracts.messages import is_storable_json
+from nbagent.contracts.nearest import name_list, nearest_hint
 from nbagent.shown.texts import cut_middle, safe_repr
-from nbagent.tools.tool_names import name_list, nearest_name
 
 # Error types: https://docs.pydantic.dev/latest/errors/validation_errors/
 _WANTS_LIST = frozenset(
@@ -131,8 +131,7 @@ class ArgumentRepair:
         if kind in _EXTRA and len(path) > 1:
             return f"{where}: there is no such key"
         if kind in _EXTRA:
-            close = nearest_name(where, self._names)
-            hint = f"; did you mean {close!r}?" if close else ""
+            hint = nearest_hint(where, self._names)
             return (
                 f"{where}: is unknown{hint}; the parameters are {name_list(self._names) or 'none'}"
             )

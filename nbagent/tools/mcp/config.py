@@ -22,13 +22,13 @@ from typing import Any, cast
 from nbagent.contracts.canonical import json_object, sha256_hex, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import is_storable_json
+from nbagent.contracts.nearest import name_list, nearest_name, nearest_or_all
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.secrets import register_value
 from nbagent.settings.project_items import current_state, readable
 from nbagent.settings.sources import project_folder
 from nbagent.settings.trust import TrustItem, config_folder
 from nbagent.tools.mcp.server import START_TIMEOUT_S, TIMEOUT_S, McpServer
-from nbagent.tools.tool_names import name_list
 
 _MAX_WORDS = 50
 _ENDS = (
@@ -139,7 +139,8 @@ def mcp(
         path = Path(file).expanduser()
         entries = _read_entries(path)
         if name not in entries:
-            raise UsageError(f"{path} has no MCP server {name!r}; it has: {name_list(entries)}")
+            hint = nearest_or_all(name, entries, "it has:")
+            raise UsageError(f"{path} has no MCP server {name!r}{hint}")
         server = _allowed(_find_in(path, name, entries[name], _is_in_project(path)))
     elif command is None and url is None:
         server = _allowed(find_server(name, Path.cwd()))
@@ -181,8 +182,11 @@ def find_server(name: str, project: Path) -> McpServer | ProjectServer:
         if name in entries:
             return _find_in(path, name, entries[name], path.name == PROJECT_FILE)
         names += entries
+    near = nearest_name(name, names)
+    hint = f" (did you mean {near!r}?)" if near else ""
     raise UsageError(
-        f"there is no MCP server {name!r}, there are: {name_list(dict.fromkeys(names)) or 'none'}; "
+        f"there is no MCP server {name!r}{hint}, there are: "
+        f"{name_list(dict.fromkeys(names)) or 'none'}; "
         f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
     )
 

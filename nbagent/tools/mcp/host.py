@@ -20,6 +20,7 @@ from nbagent.contracts.canonical import dump_json, json_object, monotonic_ms, sh
 from nbagent.contracts.errors import ErrorInfo, ToolError, UsageError
 from nbagent.contracts.messages import ToolCall
 from nbagent.contracts.model import ToolSpec, ToolTraits
+from nbagent.contracts.nearest import name_list
 from nbagent.contracts.ports import ToolHost
 from nbagent.contracts.records import ToolResult
 from nbagent.contracts.tools import PreparedCall, ToolContext, ToolOutcome
@@ -33,7 +34,7 @@ from nbagent.tools.json_schema import portable_schema, sanitize_text
 from nbagent.tools.mcp.config import ProjectServer, find_server
 from nbagent.tools.mcp.server import MAX_TOOLS, McpServer
 from nbagent.tools.progress import throttled_progress
-from nbagent.tools.tool_names import name_list, unknown_call_error
+from nbagent.tools.tool_names import unknown_call_error
 
 if TYPE_CHECKING:
     from nbagent.tools.mcp.connection import Connection, Definitions
