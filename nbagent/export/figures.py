@@ -7,27 +7,24 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from io import BytesIO
 from typing import Any, NamedTuple, cast
 
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.export.figure_theme import OUTCOME_COLOURS, TEXT, TIME_COLOURS, style_of
 
-_COLOURS = {
-    "model": "#3574f0",
-    "tools": "#e8883a",
-    "waiting for you": "#c9ced6",
-    "retries, failures": "#c8372d",
-}
-_OUTCOMES = {"ok": "#2b8a57", "failed": "#c8372d", "denied": "#c9ced6"}
 _HATCH = {"waiting for you": "///", "denied": "///"}
-_MARKERS = "os^Dv"
-"""Matplotlib has ten colours; from the eleventh point on the marker changes."""
+_MIN_SPAN = timedelta(seconds=20)
+"""Shortest time on an axis of times; a shorter one would need ticks of milliseconds."""
 _MAX_ROWS = 40
 """With more tool runs each turn is one row, and only some of more rows get a label."""
 _MAX_NAMES = 20
+_MIN_ROWS = 2.0
+_MIN_HEIGHT = 1.8
 _LABEL_CHARS = 40
 
 
@@ -57,7 +54,7 @@ def timeline(run: RunRecord) -> Figure:
     figure, axes = _axes(
         f"run {run.id[:8]} · {run.model}", "time since the start (s)", "", height=0.26 * len(rows)
     )
-    for kind, colour in _COLOURS.items():
+    for kind, colour in TIME_COLOURS.items():
         bars = [piece for piece in pieces if piece.kind == kind]
         if bars:
             axes.barh(
@@ -66,7 +63,7 @@ def timeline(run: RunRecord) -> Figure:
                 left=[bar.start for bar in bars],
                 color=colour,
                 hatch=_HATCH.get(kind),
-                edgecolor="white" if kind not in _HATCH else "#888888",
+                edgecolor=TEXT if kind in _HATCH else "none",
                 linewidth=0.3,
                 label=kind,
             )
@@ -122,13 +119,15 @@ def over_time(
         by_model[model].append((start, total + value))
     for model in _most_common(row[1] for row in rows):
         starts, values = zip(*by_model[model], strict=True)
+        style = style_of(model)
+        look = {"color": style.colour, "marker": style.marker, "label": _label(model)}
         if summed:
-            axes.step(starts, values, where="post", marker="o", markersize=3, label=_label(model))
+            axes.step(starts, values, where="post", markersize=3, **look)
         else:
-            axes.plot(starts, values, "o", markersize=4, label=_label(model))
+            axes.plot(starts, values, linestyle="none", markersize=4, **look)
     axes.set_ylim(bottom=0)
     if rows:
-        figure.autofmt_xdate()
+        _name_times(axes, [row[0] for row in rows])
     return _with_legend(figure, axes)
 
 
@@ -138,7 +137,7 @@ def outcomes(rows: Sequence[tuple[str, str]]) -> Figure:
     Args:
         rows: for each call the tool, and `ok`, `failed` or `denied`.
     """
-    return _counts("calls by tool", "calls", rows, _OUTCOMES)
+    return _counts("calls by tool", "calls", rows, OUTCOME_COLOURS)
 
 
 def failures(rows: Sequence[tuple[str, str]]) -> Figure:
@@ -147,7 +146,8 @@ def failures(rows: Sequence[tuple[str, str]]) -> Figure:
     Args:
         rows: for each failed call the tool and the error code.
     """
-    colours = {code: f"C{n % 10}" for n, code in enumerate(_most_common(code for _, code in rows))}
+    codes = _most_common(code for _, code in rows)
+    colours = {code: style_of(code, "code").colour for code in codes}
     return _counts("failed calls by tool and error code", "failed calls", rows, colours)
 
 
@@ -162,8 +162,16 @@ def _counts(
     for kind, colour in colours.items():
         widths = [counts[name, kind] for name in names]
         if any(widths):
-            hatch = _HATCH.get(kind)
-            axes.barh(range(len(names)), widths, left=left, color=colour, hatch=hatch, label=kind)
+            axes.barh(
+                range(len(names)),
+                widths,
+                left=left,
+                color=colour,
+                hatch=_HATCH.get(kind),
+                edgecolor=TEXT if kind in _HATCH else "none",
+                linewidth=0.3,
+                label=kind,
+            )
         left = [before + width for before, width in zip(left, widths, strict=True)]
     _name_rows(axes, names)
     axes.xaxis.get_major_locator().set_params(integer=True)
@@ -180,7 +188,18 @@ def durations(rows: Sequence[tuple[str, float]]) -> Figure:
     names = _most_common(model for model, _ in rows)
     if names:
         values = [[time for model, time in rows if model == name] for name in names]
-        axes.hist(values, bins=20, stacked=True, label=[_label(name) for name in names])
+        styles = [style_of(name) for name in names]
+        axes.hist(
+            values,
+            bins=20,
+            range=(0, max(time for _, time in rows) or 1),
+            stacked=True,
+            color=[style.colour for style in styles],
+            hatch=[style.hatch or None for style in styles],
+            edgecolor=[TEXT if style.hatch else "none" for style in styles],
+            label=[_label(name) for name in names],
+        )
+        axes.set_xlim(left=0)
         axes.yaxis.get_major_locator().set_params(integer=True)
     return _with_legend(figure, axes)
 
@@ -209,7 +228,16 @@ def means(
         places = [groups.index(row[0]) + shift for row in label_rows]
         values = [row[2] for row in label_rows]
         errors = _errors([row[2:5] for row in label_rows])
-        axes.errorbar(values, places, xerr=errors, fmt="o", capsize=3, label=_label(label))
+        style = style_of(label)
+        axes.errorbar(
+            values,
+            places,
+            xerr=errors,
+            fmt=style.marker,
+            color=style.colour,
+            capsize=3,
+            label=_label(label),
+        )
         for (_, _, mean, _, _, verdict), position in zip(label_rows, places, strict=True):
             axes.annotate(
                 verdict,
@@ -218,7 +246,7 @@ def means(
                 textcoords="offset points",
                 ha="center",
                 fontsize=7,
-                color="#666666",
+                color=TEXT,
             )
     _name_rows(axes, groups)
     axes.set_ylim(max(len(groups), 1) - 0.4, -0.6)
@@ -237,10 +265,18 @@ def cost_quality(
         rows: variant, cost of a case in dollars, mean, the ends of its interval (None for none).
     """
     figure, axes = _axes("cost and quality by variant", "cost of a case (USD)", unit, height=4)
-    for n, row in enumerate(rows):
+    for row in rows:
         name, cost, mean, *_ = row
-        marker, errors = _MARKERS[n // 10 % len(_MARKERS)], _errors([row[2:]])
-        axes.errorbar(cost, mean, yerr=errors, fmt=marker, capsize=3, label=_label(name))
+        style, errors = style_of(name), _errors([row[2:]])
+        axes.errorbar(
+            cost,
+            mean,
+            yerr=errors,
+            fmt=style.marker,
+            color=style.colour,
+            capsize=3,
+            label=_label(name),
+        )
     axes.set_xlim(left=0)
     if all(0 <= row[2] <= 1 for row in rows):
         axes.set_ylim(-0.03, 1.03)
@@ -260,13 +296,39 @@ def _most_common(names: Iterable[str]) -> list[str]:
 
 
 def _axes(title: str, x: str, y: str, *, height: float = 3.0) -> tuple[Figure, Any]:
-    figure = Plot(figsize=(8, min(14.0, max(2.4, height + 1.2))), layout="constrained")
-    axes: Any = figure.add_subplot()
-    axes.set_title(_label(title, 80), fontsize=10, loc="left")
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
+    figure = Plot(
+        figsize=(8, min(14.0, max(_MIN_HEIGHT, height + 1.2))),
+        layout="constrained",
+        facecolor="none",
+    )
+    axes: Any = figure.add_subplot(facecolor="none")
+    axes.set_title(_label(title, 80), fontsize=10, loc="left", color=TEXT)
+    axes.set_xlabel(x, color=TEXT)
+    axes.set_ylabel(y, color=TEXT)
+    axes.tick_params(colors=TEXT)
     axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(TEXT)
     return figure, axes
+
+
+def _name_times(axes: Any, moments: Sequence[datetime]) -> None:
+    """Label the axis of times with dates, hours and minutes."""
+    first, last = min(moments), max(moments)
+    edge = max(_MIN_SPAN - (last - first), (last - first) / 10) / 2
+    axes.set_xlim(first - edge, last + edge)
+    locator = AutoDateLocator(minticks=3, maxticks=8, tz=UTC)
+    formats = ["%Y", "%b", "%d %b", "%H:%M", "%H:%M", "%H:%M:%S"]
+    axes.xaxis.set_major_locator(locator)
+    axes.xaxis.set_major_formatter(
+        ConciseDateFormatter(
+            locator,
+            tz=UTC,
+            formats=formats,
+            zero_formats=["", "%Y", "%b", "%d %b", "%H:%M", "%H:%M"],
+            offset_formats=["", "%Y", "%b %Y", "%d %b %Y", "%d %b %Y", "%d %b %Y, %H:%M"],
+        )
+    )
+    axes.xaxis.get_offset_text().set_color(TEXT)
 
 
 def _name_rows(axes: Any, names: Sequence[str]) -> None:
@@ -274,16 +336,22 @@ def _name_rows(axes: Any, names: Sequence[str]) -> None:
     step = -(-len(names) // _MAX_ROWS) or 1  # more labels would overlap
     ticks = range(0, len(names), step)
     axes.set_yticks(ticks, [_label(names[tick]) for tick in ticks], fontsize=8)
-    # At least three rows: a single bar would fill the figure.
-    axes.set_ylim(max(len(names), 3) - 0.5, -0.5)
+    edge = max(0.5, (_MIN_ROWS - len(names)) / 2)  # a single bar would fill the figure
+    axes.set_ylim(len(names) - 1 + edge, -edge)
 
 
 def _with_legend(figure: Figure, axes: Any) -> Figure:
     handles, _ = axes.get_legend_handles_labels()
     if handles:
-        axes.legend(fontsize=8, frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+        axes.legend(
+            fontsize=8,
+            frameon=False,
+            labelcolor=TEXT,
+            loc="upper left",
+            bbox_to_anchor=(1, 1),
+        )
     else:
-        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color="#888888")
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", color=TEXT)
     return figure
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.messages import TextPart
-from nbagent.contracts.nearest import name_error_with_hint, nearest_or_all
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.contracts.secrets import redact_truncated
 from nbagent.run import with_options
@@ -384,21 +384,15 @@ def cases_of(
 def _evaluator(row: Row, names: Mapping[str, Any]) -> Callable[[str], object]:
     # As globals, because a lambda or comprehension inside eval() does not see its locals.
     variables = {**names, "row": row, **row}
-
-    def evaluate(expression: str) -> object:
-        try:
-            return eval(expression, variables)
-        except NameError as error:
-            raise name_error_with_hint(error, [*row, *names]) from error
-
-    return evaluate
+    return lambda expression: eval(expression, variables)
 
 
 def _template_error(error: UsageError, key: str, columns: Sequence[str]) -> UsageError:
     if "NameError" in str(error.details.get("error", "")):  # not of another language
-        problem = re.split(r"(?<=\?) |\. ", error.message.partition(": ")[2])[0]
-        listed = "" if problem.endswith("?") else f"; the columns are {', '.join(columns)}"
-        return UsageError(f"the template: {problem}{listed}")
+        problem = error.message.partition(": ")[2].partition(". ")[0]
+        name = re.search(r"name '(\w+)'", problem)
+        hint = nearest_or_all(name and name[1], columns, "the columns are")
+        return UsageError(f"the template: {problem}{hint}")
     return UsageError(f"the template, in row {key}: {error.message}")
 
 

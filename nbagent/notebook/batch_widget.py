@@ -17,7 +17,15 @@ from IPython.display import display
 from nbagent.contracts.canonical import json_object, monotonic_ms
 from nbagent.notebook.outputs import ListOutput
 from nbagent.notebook.page_proof import FinalDisplay
-from nbagent.notebook.run_widget import OpBatcher, RunWidget, comm_id, is_page, listen, retire
+from nbagent.notebook.run_widget import (
+    OpBatcher,
+    RunWidget,
+    comm_id,
+    is_page,
+    listen,
+    retire,
+    tab_of,
+)
 from nbagent.session.frontend import BatchControls
 from nbagent.view.batch import (
     BATCH_KEY,
@@ -108,7 +116,7 @@ class LiveBatch:
                 self._display.page_ready(page)
                 self._call_soon(lambda: self._send([self._full_picture_op()], page=page))
             case {"kind": "closed", "page": page} if is_page(page):
-                self._display.page_closed(page)
+                self._display.page_closed(page, tab_of(content))
             case {"kind": "stop" | "pause" as kind, "run": "batch"} if not self._is_over:
                 self._controls.stop(after_rows=kind == "pause")
                 self._stopping = PAUSING if kind == "pause" else STOPPING

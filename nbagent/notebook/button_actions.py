@@ -25,8 +25,15 @@ from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import run_in_thread, start_by_click
-from nbagent.notebook.outputs import KERNEL, ListOutput, Output, find_output, on_reload
-from nbagent.notebook.run_widget import LiveOutput, listen, script
+from nbagent.notebook.outputs import (
+    KERNEL,
+    ListOutput,
+    Output,
+    find_output,
+    forget_tabs,
+    note_tab,
+)
+from nbagent.notebook.run_widget import LiveOutput, listen, script, tab_of
 from nbagent.run import tools_passed_to
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
@@ -58,6 +65,8 @@ class Click:
     """Values of its form: `prompt` (continue, fork), `n` (retry), `other` (compare)."""
     has_form: bool = False
     """True if the form was sent; else the click asks for the form."""
+    tab: str = ""
+    """Id of the browser tab."""
 
     @property
     def n(self) -> int:
@@ -76,7 +85,8 @@ def read_click(message: Mapping[str, Any]) -> Click | None:
         return None
     if not all(isinstance(text, str) and len(text) <= MAX_FIELD_CHARS for text in fields.values()):
         return None
-    return Click(str(do), str(run_id), str(turn_id), fields, form_fields is not None)
+    has_form = form_fields is not None
+    return Click(str(do), str(run_id), str(turn_id), fields, has_form, tab_of(dict(message)))
 
 
 def form_node(click: Click, run: RunRecord) -> Node | None:
@@ -147,7 +157,7 @@ def to_request(click: Click, output: Output) -> RunRequest:
         UsageError: the run has no such turn, or another run is running in the output.
     """
     register_environment()  # the typed prompt may contain a key that a cell has set since
-    run = _load_idle(output, click.run_id)
+    run = _load_idle(output, click)
     turns = [turn.id for turn in run.turns]
     if click.turn_id and click.turn_id not in turns:
         raise UsageError(f"run {run.id[:8]} has no turn {sanitize_value(click.turn_id[:20])!r}")
@@ -173,8 +183,6 @@ class PageActions(anywidget.AnyWidget):
     _esm = script()
     kind = traitlets.Unicode("actions").tag(sync=True)
     kernel = traitlets.Unicode(KERNEL).tag(sync=True)
-    was_ready = False
-    """True once a page has loaded it."""
 
 
 _actions: PageActions | None = None
@@ -184,6 +192,7 @@ def enable_buttons() -> None:
     """Make the buttons of this kernel's saved pictures work. Needs a front end with widgets."""
     global _actions
     if _actions is None:
+        forget_tabs()
         _actions = PageActions()
         listen(_actions, on_message)
 
@@ -192,9 +201,7 @@ def on_message(message: object) -> None:
     """Handle a click. Any thread: the work itself is queued or done in a thread of its own."""
     content = json_object(message) or {}
     if content.get("kind") == "ready" and _actions is not None:
-        if _actions.was_ready:  # each page says so once when it has loaded
-            on_reload()
-        _actions.was_ready = True
+        note_tab(tab_of(content))
     output, click = find_output(content.get("at")), read_click(content)
     if output is None or click is None:
         return
@@ -220,21 +227,22 @@ def on_message(message: object) -> None:
         run_in_thread(lambda: do(click, reply), on_error=failed, context=context)
 
 
-def _check_updates(output: Output, run_id: str) -> None:
-    """Raise UsageError if the output cannot show a result."""
-    if not output.takes_updates:
+def _check_updates(output: Output, click: Click) -> None:
+    """Raise UsageError if the output cannot show a result in the page of the click."""
+    if not output.takes_updates(click.tab):
         raise UsageError(
-            f"this page was reloaded; %agent show {sanitize_value(run_id[:8])} in a cell shows the "
-            "run with working buttons"
+            "this page was loaded after the run; "
+            f"%agent show {sanitize_value(click.run_id[:8])} in a cell shows the run with working "
+            "buttons"
         )
 
 
-def _load_idle(output: Output, run_id: str) -> RunRecord:
+def _load_idle(output: Output, click: Click) -> RunRecord:
     """Load a run of an output; raise UsageError if a run is running in it."""
-    _check_updates(output, run_id)
+    _check_updates(output, click)
     if output.running_id:
         raise UsageError("a run in this output is still running; stop it or wait for its end")
-    return output.load(run_id)
+    return output.load(click.run_id)
 
 
 def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
@@ -243,10 +251,10 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in FORM_TITLES and not click.has_form:
-        _check_updates(output, run.id)
+        _check_updates(output, click)
         reply(form=form_node(click, run))
     elif click.do == "compare":
-        _load_idle(output, run.id)
+        _load_idle(output, click)
         # The older run first: a comparison shows what the later one changed.
         both = [current_store().load(click.fields.get("other", "")), run]
         output.add(*(record.id for record in sorted(both, key=lambda record: record.started_at)))
@@ -255,7 +263,7 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
 
 def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "show":
-        _check_updates(output, click.run_id)
+        _check_updates(output, click)
         output.open(click.run_id)
         reply(said="")
     elif click.do == "search" and output.search:

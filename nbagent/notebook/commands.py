@@ -26,6 +26,7 @@ from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
 from nbagent.notebook.line import Line, join_continued_lines, parse, parse_command
 from nbagent.notebook.panel import panel
+from nbagent.notebook.panel_sidecar import panel_position
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.providers.local import SUGGESTED, pull
 from nbagent.run import Run, tools_passed_to
@@ -376,7 +377,7 @@ class Commands:
         print(sanitize_value(revoke_trust() if options.revoke else ask_for_trust(_print_text)))
 
     def do_panel(self, args: list[str], options: Line) -> None:
-        panel()
+        panel(where=panel_position(" ".join(args) or "below"))
 
     def do_forget(self, args: list[str], options: Line) -> None:
         run_id = self._run_id(" ".join(args))

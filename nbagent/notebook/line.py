@@ -257,7 +257,12 @@ _COMMANDS = (
         "--revoke takes back all that you allowed here; the runs stay, and can be read.",
         options=("revoke",),
     ),
-    Command("panel", "open a panel below this cell, to chat without writing cells"),
+    Command(
+        "panel [right]",
+        "open a panel below this cell, to chat without writing cells. right opens it beside the "
+        "notebook in JupyterLab, where it stays while you scroll.",
+        ("%agent panel right",),
+    ),
     Command(
         "forget RUN [--children]",
         "delete a run and its texts from the store and the open page. A saved notebook keeps them "

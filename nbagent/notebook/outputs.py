@@ -59,6 +59,9 @@ class ViewOpener:
 
 _outputs: dict[str, Output] = {}
 _numbers = count(1)
+_loaded_tabs: dict[str, int] = {}
+"""Number of the last output that was there when a tab was loaded, by the tab's id."""
+_MAX_TABS = 1_000
 
 
 class Output:
@@ -66,14 +69,17 @@ class Output:
 
     def __init__(self) -> None:
         """Create an empty output in the cell that runs now."""
-        self.id = f"{KERNEL}-{next(_numbers)}"
+        self.number = next(_numbers)
+        self.id = f"{KERNEL}-{self.number}"
         """`data-kernel` of its pictures."""
         self.context = contextvars.copy_context()
         """Context of the cell. A click has none, so its prints and displays use this one."""
         boxes = [box for box in [*_instances.values()] if isinstance(box, OutputWidget)]
         is_boxed = any(box.msg_id and box.msg_id == kernel.execution_id() for box in boxes)
-        self.takes_updates = not is_boxed
-        """False in an `ipywidgets.Output` and after a reload: no display is updated there."""
+        self.is_boxed = is_boxed
+        """True in an `ipywidgets.Output`: no display is updated there."""
+        self.updated_tabs: set[str] = set()
+        """Tabs that are known to have applied an update of it."""
         self.parts: list[Part] = []
         """The parts that it shows. Deleted runs are not drawn."""
         self.running_id = ""
@@ -90,6 +96,16 @@ class Output:
         _outputs[self.id] = self
         while len(_outputs) > _MAX_OUTPUTS:
             del _outputs[next(iter(_outputs))]
+
+    def takes_updates(self, tab: str) -> bool:
+        """True if a tab applies updates of this output.
+
+        A tab that was loaded later read the output from the file, and ignores them. An output with
+        its own widget, such as the panel, is updated by messages.
+        """
+        if self.open_views is not None or tab in self.updated_tabs:
+            return True
+        return not self.is_boxed and _loaded_tabs.get(tab, 0) < self.number
 
     @property
     def run_ids(self) -> list[str]:
@@ -224,11 +240,22 @@ def find_output(output_id: object) -> Output | None:
     return _outputs.get(output_id) if isinstance(output_id, str) else None
 
 
-def on_reload() -> None:
-    """Handle a reload of a page: front ends do not update displays that they read from the file."""
-    for output in list(_outputs.values()):
-        # An output with its own widget, such as the panel, is updated by messages.
-        output.takes_updates = output.open_views is not None
+def note_tab(tab: str) -> None:
+    """Note that a browser tab has loaded the buttons. Each tab says so once."""
+    if not _loaded_tabs:
+        _loaded_tabs[tab] = 0  # it has run the first cell, or was there when it ran
+        return
+    latest = max((output.number for output in [*_outputs.values()]), default=0)
+    if tab == "":
+        _loaded_tabs[tab] = latest  # a front end without ids: each time it is another page
+    _loaded_tabs.setdefault(tab, latest)
+    while len(_loaded_tabs) > _MAX_TABS:
+        del _loaded_tabs[next(iter(_loaded_tabs))]
+
+
+def forget_tabs() -> None:
+    """Forget the tabs: the buttons have a new widget."""
+    _loaded_tabs.clear()
 
 
 def forget_runs(run_ids: Collection[str]) -> None:

@@ -129,11 +129,13 @@ class FinalDisplay:
         self.has_page = self._proof.shows_views = True
         self._call_soon(self._decide)
 
-    def page_closed(self, page: int | str) -> None:
-        """Note that a page shows the view no more. Any thread."""
+    def page_closed(self, page: int | str, tab: str = "") -> None:
+        """Note that a page in a tab shows the view no more. Any thread."""
         self._pages.discard(page)
         if self._updated_at is not None and time.monotonic() - self._updated_at < _LATE_S:
             self._proof.applies_updates = True
+            if tab:
+                self._output.updated_tabs.add(tab)
             self.settle()
 
     def settle(self) -> None:
@@ -172,7 +174,7 @@ class FinalDisplay:
     def _update(self) -> None:
         """Replace the view by the end, and watch if a page does so."""
         self._show_now()
-        if self._loop is None or not self.has_page or not self._output.takes_updates:
+        if self._loop is None or not self.has_page or self._output.is_boxed:
             self.settle()
             return
         self._loop.call_later(APPLY_WAIT_S, self._not_applied)

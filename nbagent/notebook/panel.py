@@ -23,7 +23,6 @@ import traitlets
 from IPython.core.getipython import get_ipython
 from IPython.display import display
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import NbagentError, UsageError, error_from_info
 from nbagent.contracts.messages import TextPart
 from nbagent.contracts.ports import RunControls
@@ -32,8 +31,10 @@ from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
 from nbagent.notebook import button_actions, kernel, panel_lists
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
+from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import Output, ViewOpener
 from nbagent.notebook.panel_form import Form, without_keys
+from nbagent.notebook.panel_sidecar import PanelPosition, SidecarTab, panel_position
 from nbagent.notebook.prompt_names import evaluate
 from nbagent.notebook.run_widget import LiveRun, comm_id, listen, script, stylesheet
 from nbagent.providers.default_model import choose_default_model
@@ -47,14 +48,13 @@ from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.view.node import Node
-from nbagent.view.run_status import is_unfinished
+from nbagent.view.run_status import is_unfinished, waits_for_words
 from nbagent.view.text_format import sanitize_value
 
-PageMessage = dict[str, Any]
-"""Untrusted message of a page; read its texts by `_text_field`."""
 MAX_SHOWN_RUNS = 30
 """Runs of a conversation that a page shows at first."""
-_DRAFT_CHARS = 100_000
+_DRAFT_CHARS = 2_000_000
+"""A longer draft is in its page only."""
 ALL_FORGOTTEN = "All runs of this conversation were deleted; the next prompt starts a new one"
 _WIDGET = "application/vnd.jupyter.widget-view+json"
 
@@ -86,6 +86,9 @@ class Panel(Output):
         self._n_running = 0
         """Number of them that have not ended."""
         self._error = self._status = self._draft = self._default_model = ""
+        self._tab, self._notice = SidecarTab(), ""
+        self._has_listed = False
+        """True if a page has asked for a list since the last report of a change."""
         self._unsent_prompts: dict[str, str] = {}
         """Prompts that have not started yet, by the ids of their messages."""
         self.open_views = lambda n: ViewOpener(
@@ -95,18 +98,35 @@ class Panel(Output):
         self.widget = PanelWidget(fields=Form.fields(), exports=exports)
         listen(self.widget, self.on_message)
         shell: Any = get_ipython()
-        shell.events.register("post_run_cell", lambda _result: self._run_on_main_loop(self.refresh))
+        shell.events.register("post_run_cell", self._on_cell_run)
 
     # Display
 
-    def show(self) -> None:
-        """Display the panel below the cell that runs now, and its saved form."""
+    def show(self, where: PanelPosition = "below") -> None:
+        """Display the panel below the cell that runs now, and its saved form.
+
+        At the right, the page has one line below the cell while the panel is there.
+        """
         # Prints of tools go to the cell where the panel was shown last.
         self.context = contextvars.copy_context()
         self.refresh()
-        view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
-        display({_WIDGET: view}, raw=True)  # front ends without widgets use the saved form
+        display(self._view, raw=True)  # front ends without widgets use the saved form
         self._save(update=False)
+        self._move(where)
+
+    @property
+    def _view(self) -> dict[str, Any]:
+        view = {"version_major": 2, "version_minor": 0, "model_id": comm_id(self.widget)}
+        return {_WIDGET: view}
+
+    def _move(self, where: str) -> None:
+        """Open or close the tab at the right."""
+        self._notice = ""
+        if where == "right":
+            self._notice = self._tab.open(self._view)
+        else:
+            self._tab.close()
+        self._push_state()
 
     def _save(self, *, update: bool = True) -> None:
         bundle, metadata = panel_lists.saved_form([self.load(run_id) for run_id in self.run_ids])
@@ -127,6 +147,9 @@ class Panel(Output):
                 "working": self.running_id,
                 "can_continue": free and last is not None and is_unfinished(last),
                 "goes_on": last is not None,
+                "waits": free and last is not None and waits_for_words(last),
+                "beside": self._tab.is_open,
+                "notice": self._notice,
                 "usual": last.model if last else self._default_model,
                 "status": self._status if free else "Running",
                 "error": self._error,
@@ -140,6 +163,16 @@ class Panel(Output):
         # person chooses an answer.
         runs = (self.load(part[0]) for part in reversed(self.parts) if len(part) != 2)
         return next((run for run in runs if run.turns or run.messages), None)
+
+    def _on_cell_run(self, _result: object) -> None:
+        self._run_on_main_loop(self.refresh)
+        self._lists_changed()
+
+    def _lists_changed(self) -> None:
+        """Let the pages ask again for the lists that they show. Any thread."""
+        if self._has_listed:
+            self._has_listed = False
+            self.widget.send({"kind": "lists"})
 
     def refresh(self) -> None:
         """Update the form: the notebook may have other tools than before."""
@@ -178,64 +211,66 @@ class Panel(Output):
     def on_message(self, content: object) -> None:
         """Handle a message of a page in the thread where it arrived, also while a cell runs."""
         try:
-            self.context.copy().run(self._dispatch, json_object(content) or {})
+            if message := read_message(content):
+                self.context.copy().run(self._dispatch, message, content)
         except Exception as error:
             self._fail(error)
 
-    def _dispatch(self, message: PageMessage) -> None:
-        name, value, page = (_text_field(message, key) for key in ("name", "value", "page"))
-        match message.get("kind"):
-            case "ready" if page:
-                # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`,
-                # and this page would show it as running for good.
-                live_runs = [*self._live_runs.values()]
-                self._send_conversation(page)
-                # In this order: the views then send pictures that include everything up to now.
-                for live in live_runs:
-                    live.on_message(message)
+    def _dispatch(self, message: Message, content: object) -> None:
+        match message.kind:
+            case "ready" if message.page:
+                self._on_ready(str(message.page), content)
             case "draft":
-                self._draft = without_keys(_text_field(message, "text")[:_DRAFT_CHARS])
+                is_short = len(message.text) <= _DRAFT_CHARS
+                self._draft = without_keys(message.text) if is_short else ""
             case "field":
-                self._form.set(name, value)
-                self._push_state("")
+                self._form.set(message.name, message.value)
+                self._push_state(self._form.problem(message.name))
             case "attach":
-                self._form.attach(name, _text_field(message, "data"))
-                self._push_state("")
+                self._form.attach(message.name, message.data)
+                self._push_state()  # without "": one of several files may have been refused
             case "detach":
-                self._form.detach(value)
+                self._form.detach(message.value)
                 self._push_state("")
             case "send" | "continue" as kind:
-                self._submit(
-                    _text_field(message, "id"),
-                    _text_field(message, "prompt"),
-                    is_send=kind == "send",
-                )
+                self._submit(message.id, message.prompt, is_send=kind == "send")
             case "stop" | "pause":
-                self._stop(message)
+                self._stop(message.kind)
             case "open":
-                self._open_run(value)
+                self._open_run(message.value)
             case "new":
                 self._set_conversation(())
+            case "below":
+                self._move("below")
             case "more":
-                self._send_conversation(page, len(self.parts))
+                self._send_conversation(str(message.page), len(self.parts))
             case "list":
-                self._run_in_thread(lambda: self._list(name, value))
+                self._run_in_thread(partial(self._list, message))
             case "export":
-                self._run_in_thread(lambda: self._export(value, _text_field(message, "run"), page))
+                self._run_in_thread(partial(self._export, message))
             case _:
-                self._forward_to_views(message)
+                self._forward_to_views(content)
 
-    def _forward_to_views(self, message: PageMessage) -> None:
+    def _on_ready(self, page: str, content: object) -> None:
+        # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`, and
+        # this page would show it as running for good.
+        live_runs = [*self._live_runs.values()]
+        self._send_conversation(page)
+        # In this order: the views then send pictures that include everything up to now.
+        for live in live_runs:
+            live.on_message(content)
+
+    def _forward_to_views(self, content: object) -> None:
         for live in [*self._live_runs.values()]:
-            live.on_message(message)
+            live.on_message(content)
 
-    def _stop(self, message: PageMessage) -> None:
+    def _stop(self, kind: str) -> None:
         with self._lock:
             withdrawn = dict(self._unsent_prompts)
             self._unsent_prompts.clear()
         for message_id, prompt in withdrawn.items():
             self._return_prompt(message_id, prompt)
-        self._forward_to_views({"kind": message["kind"]})
+        self._forward_to_views({"kind": kind})
 
     def _submit(self, message_id: str, prompt: str, *, is_send: bool) -> None:
         self._unsent_prompts[message_id] = prompt
@@ -256,7 +291,7 @@ class Panel(Output):
         parent, attached = self._last, self._form.attached()
         options, dropped = self.options(parent)
         literal = not resolve_settings(options, current_settings()).template
-        rendered = render(prompt, partial(evaluate, get_ipython()), literal=literal)
+        rendered = render(prompt, partial(evaluate, get_ipython(), in_cell=False), literal=literal)
         walks = options.workflow or options.document or (parent and parent.workflow)
         is_silent = not rendered.prompt.strip() and not attached and (walks or not is_send)
         parts = rendered.parts or (TextPart(text=rendered.prompt),)
@@ -346,6 +381,7 @@ class Panel(Output):
     def _refresh_and_save(self) -> None:
         self.refresh()
         self._save()
+        self._lists_changed()
 
     def _run_on_main_loop(self, work: Callable[[], object]) -> None:
         run_on_main_loop(work, on_error=self._fail, context=self.context)
@@ -381,6 +417,8 @@ class Panel(Output):
         if any(not set(part).isdisjoint(run_ids) for part in self.parts):
             self._remove_from_conversation(run_ids)
             self._conversation_changed("" if self.parts else ALL_FORGOTTEN)
+        else:
+            self._lists_changed()
 
     def _remove_from_conversation(self, run_ids: Collection[str]) -> None:
         self.parts = [part for part in self.parts if set(part).isdisjoint(run_ids)]
@@ -398,24 +436,21 @@ class Panel(Output):
     def _run_in_thread(self, work: Callable[[], object]) -> None:
         run_in_thread(work, on_error=self._fail, context=self.context)
 
-    def _list(self, name: str, value: str) -> None:
-        """Send a list to choose from: models, packages, runs, or the tree of the session."""
-        node = panel_lists.list_node(name, value, self._last)
-        self.widget.send({"kind": "list", "key": name, "node": node})
+    def _list(self, message: Message) -> None:
+        """Send a page a list to choose from: models, packages, runs, or the session's tree."""
+        self._has_listed = True  # before reading: a later change is reported
+        node = panel_lists.list_node(message.name, message.value, self._last)
+        reply = {"kind": "list", "key": message.name, "node": node, "page": message.page}
+        self.widget.send(reply)
 
-    def _export(self, ending: str, run_id: str, page: str) -> None:
+    def _export(self, message: Message) -> None:
         """Send a run of the conversation to the page as a file."""
+        run_id, ending = message.run, message.value
         if run_id not in self.run_ids or not (row := FORMATS.get(ending)):
             raise UsageError("there is nothing to export yet")
         text = Run(self.load(run_id), current_store()).export(ending)
         name = f"run-{run_id[:8]}.{row.ending}"
-        self.widget.send({"kind": "file", "page": page, "name": name, "text": text})
-
-
-def _text_field(message: PageMessage, name: str) -> str:
-    """Return a text of a message; empty if it is missing or no text."""
-    value = message.get(name)
-    return value if isinstance(value, str) else ""
+        self.widget.send({"kind": "file", "page": message.page, "name": name, "text": text})
 
 
 _panel: Panel | None = None
@@ -428,17 +463,21 @@ def panel_of_this_kernel() -> Panel:
     return _panel
 
 
-def panel(*, show: bool = True) -> PanelWidget | None:
-    """Open the panel below this cell, as `%agent panel` does.
+def panel(*, where: PanelPosition = "below", show: bool = True) -> PanelWidget | None:
+    """Open the panel below this cell, as `%agent panel` does, or at the right of JupyterLab.
 
-    A kernel has one panel. Another call shows the same panel with its conversation again.
+    A kernel has one panel. Another call shows the same panel with its conversation again, in front
+    of the other tabs at the right.
 
     Args:
+        where: `right` opens a tab that stays while you scroll; it needs the package sidecar. In a
+            front end without that extension the panel stays below the cell.
         show: False returns its widget instead, for an `ipywidgets.VBox` or `Tab`.
 
     Raises:
-        UsageError: this is not a notebook.
+        UsageError: this is not a notebook, or `where` is not a position.
     """
+    panel_position(where)
     if not kernel.in_kernel():
         raise UsageError(
             "the panel needs a notebook: run nbagent.panel() in a cell of JupyterLab or "
@@ -449,8 +488,8 @@ def panel(*, show: bool = True) -> PanelWidget | None:
     if not show:
         panel_of_this_kernel().refresh()
         return panel_of_this_kernel().widget
-    if kernel.is_headless():
+    if not kernel.page_may_come():
         display(panel_lists.saved_form((), panel_lists.HEADLESS)[0], raw=True)
     else:
-        panel_of_this_kernel().show()
+        panel_of_this_kernel().show(where)
     return None

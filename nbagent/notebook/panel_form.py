@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import math
 import mimetypes
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -17,14 +18,15 @@ from nbagent.contracts.messages import FilePart, Part
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact, register_environment
 from nbagent.session.tool_hosts import all_host_names
-from nbagent.settings.options import RunOptions
+from nbagent.settings.options import Option, RunOptions
 from nbagent.settings.sources import current_settings
-from nbagent.settings.types import Tools
+from nbagent.settings.types import NumberCheck, Tools, switch
 from nbagent.shown.images import encoded_image, load_pillow
 from nbagent.shown.values import to_prompt_parts
 from nbagent.tools.functions.host import FunctionHost
 from nbagent.tools.hosts import host_module
 from nbagent.tools.tool_names import FUNCTION_HOST
+from nbagent.view.text_format import one_line, sanitize_value
 
 FIELDS = (
     *("model", "system", "temperature", "max_tokens", "reasoning"),
@@ -36,6 +38,18 @@ _INHERITED = ("model", "session", "workflow", "document", "agent", "autopilot")
 _FIRST_RUN_ONLY = ("workflow", "document")
 """Fields for the first run of a conversation; later runs inherit them."""
 _LABELS = {"base_url": "Server", "max_cost_usd": "Max cost (USD)"}
+_HELP = {"template": "evaluate {{ expression }} in a prompt; off sends it as typed"}
+"""Help of fields whose option is described by its flag that switches it off."""
+_EMPTY_MEANS = {
+    **dict.fromkeys(("temperature", "max_tokens", "reasoning"), "model's own"),
+    **dict.fromkeys(("max_turns", "max_total_tokens", "max_cost_usd"), "no limit"),
+    "base_url": "provider's own",
+    "session": "the notebook's",
+    "agent": "none",
+    "workflow": "folder or zip",
+    "document": "file or id",
+}
+"""Shown in an empty field."""
 HOSTS = {
     "fs": "files of the project: read, search, list; writing asks first",
     "skills": "skills of the project and your own, and their scripts",
@@ -44,6 +58,8 @@ HOSTS = {
 """Tool hosts that can be ticked even if no setting names them."""
 MAX_FILE_BYTES, MAX_FILES_BYTES = 7_000_000, 20_000_000
 """Limit of one attachment, which must fit into a message of 10 MiB as base64, and of all."""
+_MAX_FILES = 50
+_FILE_NAME_CHARS = 120
 _MAX_FIELD_CHARS = 20_000
 """Characters of one field."""
 
@@ -66,25 +82,17 @@ class Form:
         self._attached: dict[str, tuple[int, tuple[Part, ...]]] = {}
 
     @staticmethod
-    def fields() -> list[dict[str, str]]:
-        """Return name, label, hint and help of each field, for the page."""
-        rows = [(name, RunOptions.row(name)) for name in FIELDS]
-        return [
-            {
-                "name": name,
-                "label": label(name),
-                "hint": row.metavar or "on | off",
-                "help": row.help,
-            }
-            for name, row in rows
-        ]
+    def fields() -> list[dict[str, Any]]:
+        """Describe each field for the page: its kind, label, help, and range or choices."""
+        return [_field(name, RunOptions.row(name)) for name in FIELDS]
 
     def state(self) -> dict[str, Any]:
         """Return the present values for the page, without keys."""
         ticked = self._ticked(self._tools)
         tools = [[name, about, name in ticked] for name, about in self._offered.items()]
         attached = [[name, size] for name, (size, _) in self._attached.items()]
-        return {"values": dict(self._values), "tools": tools, "attached": attached}
+        values = {"values": dict(self._values), "defaults": _default_values()}
+        return {**values, "tools": tools, "attached": attached}
 
     def set(self, name: str, text: str) -> None:
         """Set a field; `tools` are the ticked names, separated by commas."""
@@ -96,13 +104,23 @@ class Form:
             # Equal ticks follow the settings: a tool defined later is then ticked too.
             self._tools = usual if ticked == self._ticked(usual) else ticked or "none"
 
+    def problem(self, name: str) -> str:
+        """Return why the value of a field is not valid; else an empty text."""
+        text = self._values.get(name, "").strip()
+        try:
+            RunOptions.row(name).checked(text or None, label(name))
+        except UsageError as error:
+            return error.message
+        return ""
+
     def attach(self, name: str, data: str) -> None:
         """Attach a file in base64.
 
         Raises:
             UsageError: it is too large or not valid.
         """
-        name = without_keys(name[:200]) or "file"
+        # The name goes to the model too: a line end in it could begin a text of its own.
+        name = one_line(sanitize_value(without_keys(name)), _FILE_NAME_CHARS) or "file"
         if len(data) * 3 // 4 > MAX_FILE_BYTES:  # before decoding, which would copy it
             raise UsageError(
                 f"{name} is larger than {MAX_FILE_BYTES:,} bytes; attach a smaller file"
@@ -111,6 +129,8 @@ class Form:
             content = base64.b64decode(data, validate=True)
         except (binascii.Error, ValueError):
             raise UsageError(f"{name} did not arrive complete; attach it again") from None
+        if len(self._attached) >= _MAX_FILES and name not in self._attached:
+            raise UsageError(f"{name}: {_MAX_FILES} files are attached already; remove some")
         others = sum(size for other, (size, _) in self._attached.items() if other != name)
         if len(content) + others > MAX_FILES_BYTES:
             raise UsageError(
@@ -202,6 +222,21 @@ class Form:
 def label(name: str) -> str:
     """Return the label of a field, mostly the name of its option."""
     return _LABELS.get(name) or name.replace("_", " ").capitalize()
+
+
+def _field(name: str, row: Option[Any]) -> dict[str, Any]:
+    common = {"name": name, "label": label(name), "help": _HELP.get(name, row.help)}
+    common["hint"] = _EMPTY_MEANS.get(name, "")
+    if isinstance(row.check, NumberCheck):
+        low, high = f"{row.check.low:g}", row.check.high
+        limits = {"min": low, "max": f"{high:g}" if math.isfinite(high) else ""}
+        return {**common, **limits, "kind": "number", "step": "1" if row.check.whole else "any"}
+    if row.check is switch:
+        return {**common, "kind": "switch"}
+    if row.choices:
+        # A number of tokens is valid too.
+        return {**common, "kind": "choice", "choices": list(row.choices)}
+    return {**common, "kind": "text"}
 
 
 def _default_values() -> dict[str, str]:

@@ -31,6 +31,7 @@ from nbagent.view.text_format import (
 MAX_SAVED_BYTES = 2_000_000
 """Size limit of the conversation in the saved notebook."""
 MAX_LISTED = 200
+_MAX_MODELS = 2_000
 _MAX_SEARCHED = 5_000
 _MAX_LINEAGE = 1_000
 _MAX_WORDS = 8
@@ -82,7 +83,7 @@ def _models(provider: str) -> list[Node]:
 
 
 def _models_row(offer: ProviderModels) -> Node:
-    ids = [model.id for model in offer.models[:MAX_LISTED]]
+    ids = [model.id for model in offer.models[:_MAX_MODELS]]
     shown = [
         _set_button("model", f"{offer.provider}:{model_id}", sanitize_value(model_id))
         for model_id in ids
@@ -90,6 +91,8 @@ def _models_row(offer: ProviderModels) -> Node:
     if len(ids) < 2:  # mostly the default model of a server that was not asked yet
         attributes = {"type": "button", "data_do": "list", "data_field": "models"}
         shown.append(h("button", "", "List all", value=offer.provider, **attributes))
+    if (more := len(offer.models) - len(ids)) > 0:
+        shown.append(h("span", "", f"and {more:,} more: type the name"))
     return h("div", "", h("strong", "", offer.provider), " ", *shown)
 
 

@@ -26,13 +26,18 @@ _CELLS_CHARS = 20_000
 _MAX_FRAMES = 3
 
 
-def evaluate(shell: Any, expression: str) -> object:
+def evaluate(shell: Any, expression: str, *, in_cell: bool = True) -> object:
     """Evaluate an expression in the notebook, with the names of prompts added.
 
     These names are not stored in the notebook's namespace.
+
+    Args:
+        shell: IPython's shell.
+        expression: the expression.
+        in_cell: False between two cells, as in the panel: no cell runs now.
     """
     code = compile(expression, "<prompt>", "eval")
-    own = own_names(shell, expression)
+    own = own_names(shell, expression, in_cell=in_cell)
     try:
         if own:
             # As globals: lambdas and comprehensions inside `eval` do not see its locals.
@@ -42,13 +47,16 @@ def evaluate(shell: Any, expression: str) -> object:
         raise name_error_with_hint(error, shell.user_ns) from error
 
 
-def own_names(shell: Any, text: str) -> dict[str, object]:
+def own_names(shell: Any, text: str, *, in_cell: bool = True) -> dict[str, object]:
     """Return the names of prompts that a text uses; a notebook's variable of that name wins."""
     names = set(re.findall(r"\b_(?:error|cells)\b", text)) - set(shell.user_ns)
     if names:
         # Source and output of a cell may contain a key that is in a variable only.
         register_named_secrets(shell.user_ns)
-    return {name: error_text(shell) if name == "_error" else Cells(shell) for name in names}
+    return {
+        name: error_text(shell) if name == "_error" else Cells(shell, in_cell=in_cell)
+        for name in names
+    }
 
 
 _last_error: BaseException | None = None
@@ -83,11 +91,11 @@ def error_text(shell: Any) -> str:
 class Cells:
     """The previous cells: `_cells[-1]` has the source and the outputs of the last one."""
 
-    def __init__(self, shell: Any) -> None:
+    def __init__(self, shell: Any, *, in_cell: bool) -> None:
         self._shell = shell
         self._history = shell.history_manager
-        # Input 0 is empty in IPython, and the last one is the cell that runs now.
-        self._numbers = range(1, len(self._history.input_hist_raw) - 1)
+        # Input 0 is empty in IPython. In a cell, the last one is the cell that runs now.
+        self._numbers = range(1, len(self._history.input_hist_raw) - in_cell)
 
     def __len__(self) -> int:
         return len(self._numbers)

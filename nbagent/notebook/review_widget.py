@@ -97,8 +97,10 @@ class LiveReview:
         kind, where = content.get("kind"), content.get("page")
         if kind in ("ready", "closed"):
             if is_page(where):
-                report = self.display.page_ready if kind == "ready" else self.display.page_closed
-                report(where)
+                if kind == "ready":
+                    self.display.page_ready(where)
+                else:
+                    self.display.page_closed(where)
             self._send()
         elif content.get("run") == REVIEW_KEY and content.get("kind") in ("label", "skip", "back"):
             # In a thread of its own: a label is written to disk, which must not block messages.

@@ -260,7 +260,7 @@ class LiveRun:
             case {"kind": "ready"}:
                 self._on_ready(content.get("page"))
             case {"kind": "closed", "page": page} if self._display is not None and is_page(page):
-                self._display.page_closed(page)
+                self._display.page_closed(page, tab_of(content))
                 self.can_answer = self.can_answer and self._display.has_open_page
             case {"kind": "fold", "key": str(key), "open": is_open} if len(key) <= _KEY_CHARS:
                 # Folds that the person opened stay open in the saved picture.
@@ -386,6 +386,12 @@ class RunLines:
 def is_page(page: object) -> TypeGuard[int | str]:
     """True if this can be the id of a view in a page."""
     return isinstance(page, int | str) and len(str(page)) <= _KEY_CHARS
+
+
+def tab_of(message: dict[str, Any]) -> str:
+    """Return the id of the browser tab that sent a message; empty if there is none."""
+    tab = message.get("tab")
+    return tab if isinstance(tab, str) and len(tab) <= _KEY_CHARS else ""
 
 
 class LiveOutput:
@@ -524,7 +530,7 @@ def retire(output: Output, widget: RunWidget) -> None:
     # Keep the model open for a while: a reloaded page asks for it.
     _replaced.append(_ReplacedView(output, widget))
     # In other outputs no saved picture arrives: the page keeps showing the widget.
-    spare = [one for one in _replaced if one.output.takes_updates]
+    spare = [one for one in _replaced if not one.output.is_boxed]
     for view in spare[:-_MAX_KEPT_VIEWS]:
         _replaced.remove(view)
         close_widget(view.widget)

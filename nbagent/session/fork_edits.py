@@ -10,7 +10,6 @@ from collections.abc import Collection, Mapping, Sequence
 
 from nbagent.contracts.errors import UsageError, describe_error
 from nbagent.contracts.messages import Message, Part
-from nbagent.contracts.nearest import nearest_or_all
 from nbagent.tools.functions.outcome import failure_outcome, value_outcome
 
 ConversationItem = tuple[Message, str]
@@ -85,9 +84,8 @@ def _resolve_target(key: str, known: Mapping[str, list[_EditTarget]], before: st
         which = " or ".join(repr(f"{turn}/{call}") for turn, call in places)
         raise UsageError(f"several calls before {before} have the id {key!r}; write {which}")
     if not places:
-        hint = nearest_or_all(key, (key for key in known if "/" not in key), "there are:")
-        hint = hint or "; there are: none"
-        raise UsageError(f"no turn and no call before {before} is {key!r}{hint}")
+        there = ", ".join(key for key in known if "/" not in key) or "none"
+        raise UsageError(f"no turn and no call before {before} is {key!r}; there are: {there}")
     return places[0]
 
 

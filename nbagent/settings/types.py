@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from keyword import iskeyword
 from pathlib import Path
 from typing import Any, cast
@@ -99,22 +100,30 @@ def output_type(value: Any) -> Any:
     return value
 
 
-def number(
-    low: float, high: float = math.inf, *, whole: bool = False, of: str = ""
-) -> Callable[[Any], Any]:
-    """Make a check for finite numbers in a range; `of` names the unit."""
-    expected = f"a {'whole ' * whole}number{of} from {low:,}"
-    expected += f" to {high:,}" if high < math.inf else ""
+@dataclass(frozen=True, slots=True)
+class NumberCheck:
+    """Check for finite numbers in a range. A form shows the range before a number is typed."""
 
-    def check(value: Any) -> int | float:
+    low: float
+    high: float = math.inf
+    whole: bool = False
+    of: str = ""
+    """Unit, as in ` of seconds`."""
+
+    def __call__(self, value: Any) -> int | float:
+        """Convert a number, or a text of one."""
         with suppress(ValueError, TypeError, OverflowError):
-            result = int(value) if whole else float(value)
+            result = int(value) if self.whole else float(value)
             # Python converts True to 1, and int() cuts 1.5 to 1: both are mistakes here.
-            if not isinstance(value, bool) and low <= result == float(value) <= high:
+            if not isinstance(value, bool) and self.low <= result == float(value) <= self.high:
                 return result
-        raise ValueError(expected)
+        expected = f"a {'whole ' * self.whole}number{self.of} from {self.low:,}"
+        raise ValueError(expected + (f" to {self.high:,}" if self.high < math.inf else ""))
 
-    return check
+
+def number(low: float, high: float = math.inf, *, whole: bool = False, of: str = "") -> NumberCheck:
+    """Make a check for finite numbers in a range; `of` names the unit."""
+    return NumberCheck(low, high, whole, of)
 
 
 seconds = number(0.001, 1_000_000, of=" of seconds")

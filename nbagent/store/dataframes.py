@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 _TIME_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _SPECIAL_FILTERS = ("run", "since", "until", "limit", "whole")
-_FEW_NAMES = 10
 _MAX_VALUES = 30_000
 """SQLite allows 32,766 parameters in a statement; the rest is for other filters."""
 _INDEXED_FILTERS = ("run", "run_id", "session", "batch", "name", "parent_id", "template_sha")
@@ -681,9 +680,8 @@ def expand(frame: pd.DataFrame, column: str) -> pd.DataFrame:
     pd, table = _pandas(), cast("Any", frame)
     if column not in table.columns:
         names = [str(name) for name in table.columns]
-        hint = nearest_hint(column, names)
-        listed = "" if hint and len(names) > _FEW_NAMES else f"; it has {', '.join(names)}"
-        raise UsageError(f"the frame has no column {column!r}{listed}{hint}")
+        hint = nearest_or_all(column, names, "it has")
+        raise UsageError(f"the frame has no column {column!r}{hint}")
     try:
         objects = [json_object(load_json(cell)) or {} for cell in table[column].fillna("{}")]
     except (TypeError, ValueError):

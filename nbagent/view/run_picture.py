@@ -18,7 +18,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart, TextPart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import run_facts, run_status, timing
-from nbagent.view.buttons import fork_button, run_buttons
+from nbagent.view.buttons import answer_box, fork_button, run_buttons
 from nbagent.view.graph import run_graph_node
 from nbagent.view.images import (
     answer_image_node,
@@ -127,6 +127,7 @@ def picture(
             "nba-end" if run_status.status_of(run).tone != "bad" else "nba-error",
             run_status.ending_text(run),
         ),
+        answer_box(run) if has_actions else None,
         None if live else footer(run, has_actions),
         role="group",
         aria_label=f"agent run, {sanitize_value(run.model)}",

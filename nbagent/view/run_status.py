@@ -71,6 +71,11 @@ def is_unfinished(run: RunInfo) -> bool:
     return run.phase == "Failed"
 
 
+def waits_for_words(run: RunInfo) -> bool:
+    """True if the run waits for the person's words: at a workflow's step, a limit, a cut answer."""
+    return run.phase == "WaitingUser" and status_of(run) != _ANSWERED
+
+
 def next_step(run: RunInfo) -> str:
     """Command that continues a run, for outputs without buttons."""
     if run.phase in ("Running", "Completed"):

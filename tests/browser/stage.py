@@ -33,7 +33,9 @@ async ([source, css]) => {
     const widget = make();
     const end = widget.initialize({ model });
     const leave = el && widget.render({ model, el });
-    return { model, end, leave, hear: (message) => heard["msg:custom"](message) };
+    return { model, end, leave, hear: (message) => heard["msg:custom"](message),
+      change: (name) => heard[`change:${name}`](),
+      render: (more) => widget.render({ model, el: more }) };
   };
 }
 """

@@ -151,6 +151,8 @@ def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) ->
     wish = {**base, "do": "fork", "turn": "C01"}
     filled = {**wish, "fields": {"prompt": "In a <b>sentence</b>."}}
     sent = page.evaluate("JSON.parse(JSON.stringify(stub.model.sent))")
+    (tab,) = {message.pop("tab") for message in sent}
+    assert tab
     assert sent == [{"kind": "ready"}, {**base, "do": "compare"}, wish, filled]
     # The kernel could not, and says why; the words can be mended and sent again.
     said = {"run": run.id, "at": "k1-1", "said": "<i>busy</i>", "text": ""}

@@ -82,10 +82,10 @@ class Desk:
         """Click a button by what it does."""
         (within or self.root).locator(f'[data-do="{what}"]:visible').first.click()
 
-    def fold(self, key: str) -> Locator:
-        """Open a fold of the panel."""
-        self.root.locator(f".nba-fold-{key} > summary").click()
-        return self.root.locator(f".nba-fold-{key}")
+    def drawer(self, key: str) -> Locator:
+        """Open a drawer of the panel."""
+        self.root.locator(f".nba-opener-{key}").click()
+        return self.root.locator(f".nba-drawer-{key}")
 
     def button(self, name: str) -> Locator:
         return self.root.get_by_role("button", name=name, exact=True)
@@ -96,7 +96,8 @@ class Desk:
     def write(self, label: str, text: str) -> None:
         """Type into a field of the form, and leave it."""
         if not self.field(label).is_visible():
-            self.field(label).locator("xpath=ancestor::details/summary").click()
+            drawer = self.field(label).locator("xpath=ancestor::*[@data-key][1]")
+            self.drawer(drawer.get_attribute("data-key") or "")
         self.field(label).fill(text)
         self.field(label).press("Tab")
 
@@ -162,7 +163,7 @@ def test_a_person_types_sends_stops_and_goes_on(desk: Desk, figures: list[str]) 
 
 @IN_LAB
 def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
-    desk.fold("models").get_by_role("button", name="mails").click()
+    desk.drawer("models").get_by_role("button", name="mails").click()
     expect(desk.field("Model")).to_have_value("offline:mails")
     desk.say("Mail it")
     question = desk.root.locator("[data-question].nba-armed")
@@ -202,12 +203,12 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
         desk.do("detach")
         expect(chips).to_have_count(left)
     desk.do("new")
-    runs = desk.fold("runs")
+    runs = desk.drawer("runs")
     runs.get_by_role("searchbox").fill("291,940 bergen answered")
     found = runs.get_by_role("button", name="What is the population of Bergen?")
     found.first.click()
     expect(desk.phases).to_have_text(["Answered"])
-    tree = desk.fold("session")
+    tree = desk.drawer("session")
     expect(tree.locator("summary", has_text="you are here")).to_contain_text("again: ")
     branch = tree.locator(
         ".nba-branch > details", has_text="continued: What is the population"
@@ -215,7 +216,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
     branch.locator("summary").click()
     branch.get_by_role("button").click()
     expect(desk.phases).to_have_text(["Answered", "Answered"])
-    export = desk.fold("export")
+    export = desk.drawer("export")
     export.get_by_role("combobox").select_option(label="Mail it")
     with desk.notebook.page.expect_download() as download:
         export.get_by_role("button", name="Markdown").click()
@@ -226,7 +227,7 @@ def test_a_person_approves_forks_compares_and_exports(desk: Desk) -> None:
 @pytest.mark.proof
 @IN_LAB
 def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
-    packages = desk.fold("packages")
+    packages = desk.drawer("packages")
     packages.get_by_role("button", name="table-review").click()
     desk.button("Send").click()
     desk.ends("Waiting for you")
@@ -237,7 +238,7 @@ def test_a_person_starts_answers_and_resumes_a_workflow(desk: Desk) -> None:
     expect(desk.stop).to_be_hidden()
     run = desk.root.locator(".nba-run").last.get_attribute("data-run")
     desk.do("new")
-    runs = desk.fold("runs")
+    runs = desk.drawer("runs")
     runs.get_by_role("searchbox").fill("last column")
     runs.locator(f'[value="{run}"]').click()
     expect(desk.phases).to_have_count(2)
@@ -399,3 +400,107 @@ def test_a_page_loaded_anew_in_mid_run_has_all_and_two_panels_are_in_step(desk: 
     desk.ends("Answered")
     for panel in panels:
         expect(panel.locator(".nba-phase")).to_have_text(["Answered"])
+
+
+RIGHT_CELLS = [
+    f"{SETUP}\ncities = ['Bergen']",
+    "nbagent.panel(where='right')",
+    "print('line\\n' * 200)",
+    "%%agent --model offline:demo\nSay hello",
+]
+
+
+def at_the_right(notebook: Notebook) -> Desk:
+    return Desk(notebook, notebook.page.locator(".jupyterlab-sidecar .nba-panel"))
+
+
+@ONLY_IN_LAB
+def test_the_panel_at_the_right_stays_in_sight_and_does_all(
+    app: App, open_notebook: OpenNotebook
+) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app, own_page=True)
+    notebook.run(0, 1, 2)
+    below, desk = notebook.output(1).locator(".nba-panel"), at_the_right(notebook)
+    elsewhere = "The panel is open at the right. Show it here"
+    expect(below).to_have_text(elsewhere, use_inner_text=True)
+    desk.say("What is the population of {{ cities[0] }}?")
+    desk.ends("Answered")
+    expect(desk.root.locator(".nba-answer")).to_contain_text("291,940")
+    desk.say("{{ _cells[-1] }}")
+    desk.ends("Answered", "Answered")
+    expect(desk.root.locator(".nba-prompt").last).to_contain_text("print('line")
+    # A second call brings it to the front of the tabs, with its conversation.
+    notebook.page.locator(".jp-SideBar.jp-mod-right .lm-TabBar-tab").first.click()
+    expect(desk.box).to_be_hidden()
+    notebook.run(1)
+    desk.ends("Answered", "Answered")
+    expect(desk.box).to_be_in_viewport()
+    expect(desk.root).to_have_count(1)
+    runs = desk.drawer("runs")
+    expect(runs.get_by_role("button")).to_have_count(2)
+    notebook.page.evaluate(
+        "() => document.querySelector('.jp-WindowedPanel-outer').scrollTo(0, 9999)"
+    )
+    notebook.run(3)
+    expect(desk.box).to_be_in_viewport()
+    expect(runs.get_by_role("button")).to_have_count(3)
+    desk.do("new")
+    desk.write("Model", "offline:mails")
+    desk.say("Mail it")
+    desk.root.locator("[data-question].nba-armed").wait_for()
+    desk.root.get_by_role("button", name="Allow once").click()
+    desk.ends("Answered")
+    export = desk.drawer("export")
+    with notebook.page.expect_download() as download:
+        export.get_by_role("button", name="Markdown").click()
+    assert "sent to a@b.c" in download.value.path().read_text()
+    desk.write("Model", "offline:demo")
+    desk.say("Use nap with 60 seconds")
+    desk.root.locator(".nba-card.nba-busy").wait_for()
+    desk.stop.click()
+    desk.ends("Answered", "Stopped")
+    desk.do("retry", within=desk.root.locator(".nba-run").first)
+    expect(desk.root.locator(".nba-words")).to_be_visible()
+    assert notebook.console == []
+
+
+@ONLY_IN_LAB
+def test_the_panel_comes_back_below_its_cell(app: App, open_notebook: OpenNotebook) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app, own_page=True)
+    notebook.run(0, 1)
+    below = Desk(notebook, notebook.output(1).locator(".nba-panel"))
+    desk = at_the_right(notebook)
+    desk.box.fill("A thought")
+    expect(below.box).to_be_hidden()
+    notebook.page.locator(".lm-TabBar-tab", has_text="nbagent").locator(
+        ".lm-TabBar-tabCloseIcon"
+    ).click(force=True)  # the tab itself lies above its icon
+    expect(desk.root).to_have_count(0)
+    expect(below.box).to_have_value("A thought")
+    notebook.run(1)
+    expect(below.box).to_be_hidden()
+    below.button("Show it here").click()
+    expect(desk.root).to_have_count(0)
+    below.say("")
+    below.ends("Answered")
+    notebook.run(1)
+    notebook.save()
+    notebook.load()
+    expect(desk.phases).to_have_text(["Answered"])
+    expect(below.box).to_be_hidden()
+
+
+@pytest.mark.proof
+@pytest.mark.parametrize("app", ["notebook"])
+def test_in_notebook_7_the_panel_stays_below_with_one_line(
+    app: App, open_notebook: OpenNotebook
+) -> None:
+    pytest.importorskip("sidecar")
+    notebook = open_notebook(RIGHT_CELLS, app)
+    notebook.run(0, 1)
+    desk = Desk(notebook, notebook.output(1).locator(".nba-panel"))
+    expect(desk.root.locator(".nba-hint")).to_contain_text("so it stays below this cell")
+    desk.say("What is the population of Oslo?")
+    desk.ends("Answered")

@@ -74,7 +74,7 @@ def waits(story: Story) -> list[events.Event]:
     ]
 
 
-def _theme(name: str) -> str:
+def theme_variables(name: str) -> str:
     """The variables of one of JupyterLab's own themes; none without a name."""
     if not name:
         return ""
@@ -98,7 +98,7 @@ def test_text_has_a_contrast_of_four_and_a_half(page: Page, scheme: Any, theme: 
     story = rich()
     stage = Stage(page, story, theme=theme.partition("-")[0] or scheme)
     if theme:
-        page.add_style_tag(content=_theme(theme))
+        page.add_style_tag(content=theme_variables(theme))
         is_light = str(theme == "light").lower()
         page.evaluate(f"document.body.dataset.jpThemeLight = '{is_light}'")
         page.evaluate("document.body.style.background = 'var(--jp-layout-color0)'")

@@ -555,7 +555,7 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "no rows": (lambda: agent().map(TABLE.head(0), TEMPLATE), "has no rows"),
     "unknown axis": (
         lambda: agent().map(TABLE, TEMPLATE, vary={"sytem": ["a"]}),
-        "'sytem' is no option of a run; known: prompt, model",
+        "'sytem' is no option of a run; did you mean 'system'",
     ),
     "bad value": (
         lambda: agent().map(TABLE, TEMPLATE, vary={"temperature": [0, 9]}),

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import io
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.colors import to_hex
+from matplotlib.patches import Patch
+from PIL import Image
 
 import nbagent
 from nbagent.contracts.model import ChatRequest
+from nbagent.export import figures
+from nbagent.export.figure_theme import style_of
 from nbagent.lab.statistics import compare
 from nbagent.providers.offline import call, calls, script
 
@@ -219,3 +229,115 @@ def test_a_batch_is_compared_and_drawn_with_the_calls_that_failed_in_it() -> Non
     assert said_by(compared)[0] == "exact by system"
     assert legend_of(nbagent.plot.cost_quality(batch)) == ["v1", "v2"]
     assert legend_of(nbagent.plot.failures(batch="doubled")) == ["E_TOOL_FAILED"]
+
+
+# Colours, times and bars
+
+BEGIN = datetime(2026, 11, 28, 6, 54, 3, 250_000, tzinfo=UTC)
+MODELS = ("openai:gpt-5.4", "offline:demo", "ollama:qwen3")
+
+
+def durations_of(*models: str) -> Any:
+    return figures.durations([(model, 0.4 + n) for n, model in enumerate(models)])
+
+
+def colours_of(figure: Any) -> dict[str, str]:
+    """The colour of each name of the legend."""
+    legend = figure.axes[0].get_legend()
+    marks = [getattr(mark, "lines", [mark])[0] for mark in legend.legend_handles]
+    colours = [
+        mark.get_facecolor() if isinstance(mark, Patch) else mark.get_color() for mark in marks
+    ]
+    names = [text.get_text() for text in legend.get_texts()]
+    return {name: to_hex(colour) for name, colour in zip(names, colours, strict=True)}
+
+
+def test_a_model_has_one_colour_in_every_figure() -> None:
+    over_time = [(BEGIN, model, 1.0) for model in MODELS[::-1]]
+    means = [("v1", model, 0.5, 0.4, 0.6, "") for model in MODELS]
+    drawn = [
+        colours_of(durations_of(*MODELS)),
+        colours_of(durations_of(*MODELS[1:], *MODELS[1:])),
+        colours_of(figures.over_time("t", "u", over_time, summed=True)),
+        colours_of(figures.over_time("t", "u", over_time[1:], summed=False)),
+        colours_of(figures.means("t", "u", means[::-1])),
+        colours_of(figures.cost_quality("u", [(model, 0.1, 0.5, 0.4, 0.6) for model in MODELS])),
+    ]
+    assert len(set(drawn[0].values())) == len(MODELS)
+    for colours in drawn[1:]:
+        assert colours.items() <= drawn[0].items()
+
+
+def test_names_beyond_the_colours_have_other_marks() -> None:
+    styles = [style_of(f"provider:model-{n}", "many") for n in range(50)]
+    assert len(set(styles)) == 50
+    assert len({style.colour for style in styles}) == len({s.colour for s in styles[:10]}) == 10
+
+
+SPANS = {
+    "one moment": (0.0, r"\d\d:\d\d(:\d\d)?"),
+    "two seconds": (2.0, r"\d\d:\d\d(:\d\d)?"),
+    "an hour": (3_600.0, r"\d\d:\d\d"),
+    "two days": (172_800.0, r"\d\d:\d\d|\d\d Nov"),
+    "half a year": (16_000_000.0, r"[A-Z][a-z][a-z]|2027"),
+}
+
+
+@pytest.mark.parametrize(("seconds", "form"), SPANS.values(), ids=list(SPANS))
+def test_times_read_as_a_clock_or_a_calendar(seconds: float, form: str) -> None:
+    rows = [(BEGIN + timedelta(seconds=seconds * n / 3), "m", 1.0) for n in range(4)]
+    figure: Any = figures.over_time("t", "u", rows, summed=False)
+    figure._repr_png_()
+    ticks = [tick.get_text() for tick in figure.axes[0].get_xticklabels()]
+    assert len(ticks) >= 3
+    assert all(re.fullmatch(form, tick) for tick in ticks), ticks
+
+
+FIGURES: dict[str, Callable[[], Any]] = {
+    "times": lambda: durations_of(*MODELS),
+    "values over time": lambda: figures.over_time(
+        "t", "u", [(BEGIN, model, 1.0 + n) for n, model in enumerate(MODELS)], summed=False
+    ),
+    "outcomes": lambda: figures.outcomes([("look", "ok"), ("look", "failed"), ("look", "denied")]),
+    "codes": lambda: figures.failures([("look", code) for code in ("E_DENIED", "E_TIMEOUT")]),
+    "means": lambda: figures.means("t", "u", [("v1", "a", 0.5, 0.4, 0.6, "better")]),
+    "a run": lambda: nbagent.Agent(script([call("look"), "Done."]), tools=[look]).run("Go.").plot(),
+    "nothing": lambda: figures.durations([]),
+}
+
+
+def look() -> str:
+    return "seen"
+
+
+def luminance(pixels: Any) -> Any:
+    shares = pixels / 255
+    where: Any = np.where
+    linear = where(shares <= 0.04045, shares / 12.92, ((shares + 0.055) / 1.055) ** 2.4)
+    return linear @ np.array([0.2126, 0.7152, 0.0722])
+
+
+@pytest.mark.parametrize("background", [255, 0x11, 0x1E], ids=["white", "dark", "grey"])
+@pytest.mark.parametrize("figure", FIGURES.values(), ids=list(FIGURES))
+def test_each_colour_can_be_seen_on_white_and_on_dark_pages(
+    figure: Callable[[], Any], background: int
+) -> None:
+    picture = Image.open(io.BytesIO(figure()._repr_png_())).convert("RGBA")
+    pixels = np.asarray(picture).reshape(-1, 4)
+    solid = pixels[pixels[:, 3] == 255][:, :3].astype(float)
+    assert len(solid) > 0
+    assert (pixels[:, 3] == 0).mean() > 0.3, "the page is not seen behind it"
+    page = luminance(np.full(3, float(background)))
+    light = luminance(solid)
+    contrast = (np.maximum(light, page) + 0.05) / (np.minimum(light, page) + 0.05)
+    assert contrast.min() >= 3
+
+
+def test_bars_begin_at_zero_and_lie_in_the_middle_of_their_row() -> None:
+    for figure in (figures.outcomes([("look", "ok")] * 3), figures.failures([("look", "E_X")])):
+        axes: Any = figure.axes[0]
+        (bar,) = axes.patches
+        low, high = sorted(axes.get_ylim())
+        assert bar.get_x() == axes.get_xlim()[0] == 0
+        assert bar.get_y() + bar.get_height() / 2 == pytest.approx((low + high) / 2)
+    assert durations_of("a:b").axes[0].get_xlim()[0] == 0

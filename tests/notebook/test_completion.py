@@ -85,6 +85,7 @@ OFFERED = {
     "%%agent --to |": ["%%agent --to cell"],
     "%%agent --raw --raw|": [],
     "%%agent --tag a --ta|": ["%%agent --tag a --tag"],
+    "%agent panel |": ["%agent panel right"],
 }
 
 
@@ -93,7 +94,7 @@ def test_tab_completes_what_is_typed(shell: MagicShell, typed: str) -> None:
     assert tab(shell, typed) == OFFERED[typed]
 
 
-SILENT = ["%%agent --name im|", "%%agent --system 'im|", "%agent doctor im|", "%agent panel |"]
+SILENT = ["%%agent --name im|", "%%agent --system 'im|", "%agent doctor im|"]
 
 
 def test_no_name_of_python_is_mixed_in_where_nothing_is_known(typist: MagicShell) -> None:

@@ -25,7 +25,6 @@ import pandas as pd
 import nbagent
 cities = ["Oslo", "Bergen"]
 first = nbagent.Agent(model="offline:demo", tools="none").run("Hi", name="opening", session="study")
-more = first.resume("More")
 """
 
 MISSPELT: dict[str, tuple[str, str]] = {
@@ -56,7 +55,6 @@ MISSPELT: dict[str, tuple[str, str]] = {
     "a run to forget": ("nbagent.forget('openig')", "opening"),
     "a run in a filter": ("nbagent.turns(run='oppening')", "opening"),
     "a session": ("nbagent.session_tree('studdy')", "study"),
-    "a turn in the edits of a fork": ("more.fork(2, drop='CO1')", "C01"),
     "a tool": ("nbagent.Agent(model='offline:demo', tools='populaton').run('Hi')", "population"),
     "a tool of files": (
         "nbagent.Agent(model='offline:demo', tools='fs.raed').run('Hi')",

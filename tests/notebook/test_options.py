@@ -116,7 +116,7 @@ WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "resume last --max-turns 4 more": ("unexpected word 'more'",),
     "show last --raw": ("show does not take --raw", "no options"),
     "stop population": ("--after-turn", "remove 'population'"),
-    "panel now": ("takes nothing", "'now'"),
+    "panel now": ("takes [right]", "'now'"),
     "compare last": ("needs RUN RUN", "compare first last"),
     "fork last": ("C03",),
     "retry": ("needs RUN", "retry last 3"),

@@ -143,6 +143,31 @@ def test_buttons_of_a_page_that_was_loaded_anew_start_nothing_and_say_what_to_do
     assert said(again, "retry") == ""
 
 
+def test_buttons_of_the_first_page_work_on_when_a_second_one_is_loaded(
+    output: Output, wire: Wire
+) -> None:
+    button_actions.enable_buttons()
+
+    def said(at: Output, tab: object) -> str:
+        before = len(wire.replies)
+        told = {"kind": "act", "do": "retry", "at": at.id, "run": at.run_ids[0], "tab": tab}
+        button_actions.on_message(told)
+        until(lambda: len(wire.replies) > before)
+        return wire.replies[-1].get("said", "")
+
+    button_actions.on_message({"kind": "ready", "tab": "first"})
+    button_actions.on_message({"kind": "ready", "tab": "second"})
+    button_actions.on_message({"kind": "ready", "tab": "first"})
+    assert said(output, "first") == ""
+    assert "%agent show" in said(output, "second")
+    later = Output()
+    later.add(output.run_ids[0])
+    assert [said(later, tab) for tab in ("first", "second")] == ["", ""]
+    for odd in (5, ["first"], "x" * 10_000, None):
+        button_actions.on_message({"kind": "ready", "tab": odd})
+    assert said(output, "first") == ""
+
+
 TIMES = {
     "as chosen": ("4", 4),
     "none chosen": ("", 1),

@@ -205,7 +205,7 @@ def test_conversation_goes_on_with_earlier_results() -> None:
     assert len(talk.calls) == 4
 
 
-@pytest.mark.parametrize("code", ["E_DENIED", "E_INTERRUPTED", "E_TOOL_FAILED"])
+@pytest.mark.parametrize("code", ["E_DENIED", "E_TIMEOUT", "E_TOOL_FAILED"])
 def test_failed_call_is_told_and_not_repeated(code: ErrorCode) -> None:
     def delete_row(row: str) -> None:
         "Delete a row."

@@ -1,5 +1,8 @@
 // Buttons of finished runs and of lists, in every output of the page.
 
+/** The form that a click opened. The box of a run that waits for words stays. */
+const FORM = ".nba-words:not(.nba-reply)";
+
 /** The surface of the buttons below `ours`. @param {string} ours @param {Send} send
  * @returns {Surface} */
 function actionSurface(ours, send) {
@@ -23,7 +26,7 @@ function sendAction(button, send) {
   if (form) button.disabled = true;
   const fields = form ? fieldsOf(form) : undefined;
   const { kernel: at } = root.closest("[data-kernel]").dataset;
-  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields });
+  send({ kind: "act", do: action, run: root.dataset.run, at, turn, fields, tab: TAB });
 }
 
 /** Copy the code or table beside a button, else the answer.
@@ -44,9 +47,10 @@ async function showReply({ run, at, said, text, form, list }) {
   if (!root) return;
   if (form) return showForm(root, build(form));
   if (list) return root.querySelector("table")?.replaceWith(build(list).querySelector("table"));
-  const filled = root.querySelector(".nba-words");
-  if (!said) return filled?.remove();
-  for (const button of filled?.querySelectorAll("button") ?? []) button.disabled = false;
+  if (!said) return root.querySelector(FORM)?.remove();
+  const sent = /** @type {NodeListOf<HTMLButtonElement>} */ (
+    root.querySelectorAll(".nba-words button"));
+  for (const button of sent) button.disabled = false;
   const line = showMessage(root, said);
   if (!text) return;
   const source = line.appendChild(build(["pre", {}, text]));
@@ -57,7 +61,7 @@ async function showReply({ run, at, said, text, form, list }) {
 /** Insert a form below its button and focus its first field.
  * @param {Element} root @param {any} form */
 function showForm(root, form) {
-  root.querySelector(".nba-words")?.remove();
+  root.querySelector(FORM)?.remove();
   const { do: action, turn } = form.dataset;
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
   const button = root.querySelector(`[data-do="${CSS.escape(action)}"]${of}`);

@@ -1,6 +1,9 @@
 // Nodes of the kernel → DOM. The DOM is the state: folds, typed text and the focus of the person
 // stay.
 
+/** Id of this page: each widget of it has a copy of this module. @type {string} */
+const TAB = (/** @type {any} */ (globalThis)[Symbol.for("nbagent.tab")] ??=
+  `${Date.now()}-${Math.random()}`);
 const TAGS = new Set(LISTS.tags);
 const ATTRIBUTES = new Set(LISTS.attributes);
 const VALUES = new Map(Object.entries(LISTS.values).map(

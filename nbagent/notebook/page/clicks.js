@@ -21,6 +21,13 @@ function listenForClicks(root, { owns, actions, otherwise, onFold }, signal) {
   root.addEventListener("click", onClick, { capture: true, signal });
 }
 
+/** Send the words of a form below a run by Ctrl+Enter. @param {any} event @param {string} ours */
+function sendWordsByKey({ target, key, ctrlKey, metaKey, isComposing }, ours) {
+  if (key !== "Enter" || isComposing || !(ctrlKey || metaKey)) return;
+  if (!target.matches(`${ours} .nba-words textarea`)) return;
+  target.closest(".nba-words").querySelector('[data-do="go"]').click();
+}
+
 /** Press the buttons of a review by its keys, and the button of a reason's form by Enter.
  * @param {any} event */
 function pressByKey(event) {

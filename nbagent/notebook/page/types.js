@@ -23,16 +23,17 @@
 /** Texts of fields by their `data-field`. @typedef {Record<string, string>} Fields */
 
 /** From the page to the kernel: of a widget, a running run, a question, a review, a finished run.
- * @typedef {{ kind: "ready", page?: number | string }
- *   | { kind: "closed", page: number | string }
-   | { kind: "stop" | "pause", run: string }
+ * @typedef {{ kind: "ready", page?: number | string, tab?: string }
+ *   | { kind: "closed", page: number | string, tab: string }
+ *   | { kind: "stop" | "pause", run: string }
  *   | { kind: "fold", run: string, key: string, open: boolean }
  *   | { kind: "answer", run: string, question: string, choice: string, reason?: string,
  *       fields?: Fields }
  *   | { kind: "answer_all", run: string, questions: string[] }
  *   | { kind: "preview", run: string, question: string, fields: Fields }
  *   | { kind: "label" | "skip" | "back", run: string, place: string, value: string }
- *   | { kind: "act", do: string, run?: string, at: string, turn?: string, fields?: Fields }
+ *   | { kind: "act", do: string, run?: string, at: string, turn?: string, fields?: Fields,
+ *       tab: string }
  *   } PageMessage */
 
 /** Sends a message to the kernel. @typedef {(message: PageMessage) => void} Send */

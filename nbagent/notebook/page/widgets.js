@@ -50,7 +50,7 @@ function runWidget() {
         pages.get(page)?.view.close();
         pages.delete(page);
         // The kernel learns that this page applied its last update of the display.
-        if (!isDead) send({ kind: "closed", page });
+        if (!isDead) send({ kind: "closed", page, tab: TAB });
       };
       const send = (/** @type {PageMessage} */ message) => model.send(message);
       // A front end that redraws an output drops the old element: move its view to the new one.
@@ -77,7 +77,12 @@ function buttonStyles(ours) {
     .nba-words, .nba-run > .nba-said { padding: 2px 14px 8px; }
     .nba-words :is(.nba-lab, textarea) { display: block; box-sizing: border-box; width: 100%; }
     .nba-words button { margin: 6px 6px 0 0; }
+    .nba-words textarea { font: inherit; }
     ${ours} .nba-do { display: inline-block !important; }
+    ${ours} .nba-reply { display: block !important; padding-top: 8px; }
+    ${ours}:has(~ .nba-run) .nba-reply, /* it was continued below */
+    .nba-panel ${ours} .nba-reply /* the panel has a box of its own */
+      { display: none !important; }
     .widget-output ${ours} .nba-do:not([data-do=copy], [data-do=cell]) /* takes no updates */
       { display: none !important; }
     ${ours} th .nba-do { border: 0 !important; padding: 0 2px !important; }
@@ -102,13 +107,15 @@ function pageActions() {
       listen("input", ({ target }) => {
         if (target.matches(search)) filterRows(target);
       });
-      listen("keydown", ({ target, key }) => {
+      listen("keydown", (event) => {
+        const { target, key } = event;
+        sendWordsByKey(event, ours);
         if (key !== "Enter" || !target.matches(search)) return;
         const { kernel: at } = target.closest(ours).dataset;
-        send({ kind: "act", do: "search", at, fields: { search: target.value } });
+        send({ kind: "act", do: "search", at, tab: TAB, fields: { search: target.value } });
       });
       model.on("msg:custom", showReply);
-      send({ kind: "ready" });
+      send({ kind: "ready", tab: TAB });
       const end = () => {
         listening.abort();
         sheet.remove();

@@ -1,8 +1,9 @@
 """`nbagent.offline` and the provider of this name: models without network, key or server.
 
 `script([...])` is a model with fixed answers, for tests and demos; `offline:demo` follows visible
-rules (`demo`; in a workflow those of `workflow_walk`), `offline:walk` only those of workflows. Owns the steps of a script and their order, and turns
-a recorded run into a script or the source of a test. `stream` plays a step.
+rules (`demo`), in a workflow those of `workflow_walk`, as `offline:walk` does. Owns the steps of a
+script and their order, and turns a recorded run into a script or the source of a test. `stream`
+plays a step.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.errors import ErrorInfo, ModelCode, ModelError, UsageError, error_from_info
 from nbagent.contracts.messages import ImagePart, redacted
 from nbagent.contracts.model import ChatRequest, ModelInfo, ProviderConfig
-from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.nearest import FEW_NAMES, name_list, nearest_hint
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.providers.offline.demo import demo_answer
 from nbagent.providers.offline.stream import OfflineModel, ScriptedAnswer, call
@@ -48,8 +49,8 @@ __all__ = [
 DEMO = "demo"
 WALK = "walk"
 _NO_WORKFLOW = (
-    "I am `offline:walk`, a rule-based stand-in that follows the steps of a workflow, and this is no"
-    " workflow. Start one with `%%agent --workflow PACKAGE --model offline:walk`, or choose"
+    "I am `offline:walk`, a rule-based stand-in that follows the steps of a workflow, and this is"
+    " no workflow. Start one with `%%agent --workflow PACKAGE --model offline:walk`, or choose"
     " `offline:demo` or a language model for a prompt."
 )
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
@@ -219,7 +220,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
     """
     if name is not None and not re.fullmatch(r"(?!(?:demo|walk)$)[^\s:]+", name):
         raise UsageError(
-            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo' or 'walk'."
+            f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'"
+            " or 'walk'."
         )
     for position, entry in enumerate(cast("Sequence[object]", steps), 1):
         if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
@@ -394,11 +396,10 @@ def missing_model(name: str) -> str:
     if name in (DEMO, WALK, *scripts):
         return ""
     known = [f"offline:{known_name}" for known_name in (DEMO, WALK, *scripts)]
-    hint = nearest_or_all(f"offline:{name}", known)
-    end = " A" if hint.endswith("?") else ". A"
     return (
-        f"there is no model offline:{name}{hint}{end} script exists after "
-        "nbagent.offline.script([...]) has run in this process."
+        f"there is no model offline:{name}; there are {name_list(known, FEW_NAMES)}. A script "
+        "exists after nbagent.offline.script([...]) has run in this process"
+        f"{nearest_hint(f'offline:{name}', known)}"
     )
 
 

@@ -23,7 +23,14 @@ from nbagent.providers.offline.prompt_values import (
     number_of,
 )
 from nbagent.providers.offline.typed_prompt import Table
-from nbagent.providers.offline.vocabulary import is_grammar, is_known, meaning, meanings, words_in
+from nbagent.providers.offline.vocabulary import (
+    is_grammar,
+    is_known,
+    meaning,
+    meanings,
+    word_set,
+    words_in,
+)
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _KINDS = (
@@ -41,12 +48,12 @@ _KINDS = (
 )
 """Words of an argument's name, and the kinds of values that it takes, the most likely first."""
 _ANY_TEXT = ("name", "text", "id", "path", "email")
-_SENTENCE_WORDS = frozenset(
+_SENTENCE_WORDS = word_set(
     "text message body content query question pattern prompt topic title subject sentence phrase"
-    " note term keyword q search description comment task todo item summary".split()
+    " note term keyword q search description comment task todo item summary"
 )
 """Words of names of arguments that take a part of the sentence."""
-_EXPRESSION_WORDS = frozenset("expression formula code equation calculation".split())
+_EXPRESSION_WORDS = word_set("expression formula code equation calculation")
 _EXPRESSION = re.compile(r"[\d(][\d\s.()]*(?:(?:\*\*|[-+*/%^])[\d\s.()]+)+")
 _FROM = (r"(?:\b(?:from|von|ab|aus|between|zwischen)|\d)\s*$", "origin begin departure lower")
 _TO = (
@@ -57,6 +64,8 @@ _DEFAULT_VALUES: dict[str, Any] = {"integer": 1, "number": 1, "boolean": True, "
 _NEAR_CHARS = 25
 """Largest distance in characters between a value and a word about it."""
 _MAX_CALLS = 16
+_SHARES = word_set("percent percentage pct rate share tax discount interest tip fraction")
+"""Words of names of arguments that take a number of percent."""
 _EACH = r"\b(?:each|every|all|per|by|je|pro|jede[rsn]?|alle[rn]?)\s+"
 
 
@@ -180,9 +189,8 @@ def fill(
         return [], missing
     for parameter in missing:
         usual = _DEFAULT_VALUES.get(parameter.type, text[:200])
-        candidates[parameter.name] = [
-            next(iter(parameter.choices), [] if parameter.is_list else usual)
-        ]
+        stand_in: Any = [] if parameter.is_list else usual
+        candidates[parameter.name] = [next(iter(parameter.choices), stand_in)]
     names = [parameter.name for parameter in parameters if parameter.name in candidates]
     sets = product(*(candidates[name] for name in names))
     return [dict(zip(names, chosen, strict=True)) for chosen in islice(sets, _MAX_CALLS)], []
@@ -255,6 +263,11 @@ def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling
             hits, key=lambda hit: (-_direction(parameter, filling.text, hit[1]), hit[1])
         )
         hits = ranked[:1]
+    elif len(hits) > 1 and not parameter.is_list:
+        # `20 dollars in euros`: the unit of the number is not the one that is asked for.
+        targets = [hit for hit in hits if re.search(_TO[0], filling.text[: hit[1]], re.I)]
+        sources = [hit for hit in hits if re.search(r"\d\s*\Z", filling.text[: hit[1]])]
+        hits = targets[:1] if targets and sources else hits
     filling.take(parameter, hits)
 
 
@@ -300,12 +313,21 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
     ]
     run = _run_around(best, filling)
     if required == [parameter] and not parameter.is_list:
-        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        others = [one for one in parameters if one is not parameter and one.is_number]
+        chosen = [
+            value
+            for value in filling.left
+            if suits[value]
+            and value.kind == best.kind
+            and not any(_suitability(o, value, filling.text) > suits[value] for o in others)
+        ]
         chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
     elif rivals:
         chosen = [best]
     elif parameter.is_list:
-        chosen = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        alike = [value for value in filling.left if suits[value] and value.kind == best.kind]
+        longest = max((_run_around(value, filling) for value in alike), key=len)
+        chosen = longest if len(longest) > 1 else alike
     else:
         chosen = run
     hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
@@ -376,7 +398,12 @@ def _suitability(parameter: Parameter, value: Value, text: str) -> float:
 
 def _nearness(parameter: Parameter, value: Value, text: str) -> float:
     """Score from 0 to 1 for a word of the argument's name near the value."""
-    if "top" in meanings(parameter.name) and parameter.is_number:
+    if text[value.end :].lstrip()[:1] == "%":
+        return float(bool(_SHARES & {*words_in(parameter.name), *meanings(parameter.name)}))
+    own_meanings = meanings(parameter.name)
+    if "year" in own_meanings and re.fullmatch(r"(?:1[89]|20)\d\d", value.text):
+        return 1.0
+    if own_meanings & {"top", "quantity", "count"} and parameter.is_number:
         # `5 papers`, `the 3 largest`; but not `5 km`.
         noun = re.match(r"\s+([^\W\d_]{4,})", text[value.end :])
         if noun and not is_grammar(noun[1]):
@@ -392,17 +419,21 @@ def _nearness(parameter: Parameter, value: Value, text: str) -> float:
 
 def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling: _Filling) -> None:
     """Fill required texts without quotes: the rest of the sentence, or a name in small letters."""
-    missing = [
+    open_texts = [
         parameter
         for parameter in parameters
-        if parameter.is_required
-        and parameter.type == "string"
+        if parameter.type == "string"
         and not parameter.choices
         and parameter.name not in filling.candidates
     ]
-    for parameter in missing:
+    for parameter in open_texts:
         own = {*words_in(parameter.name)}
-        if own & _EXPRESSION_WORDS and (match := _EXPRESSION.search(filling.text)):
+        if parameter.is_list:
+            hits = _listed_words(filling)
+            filling.take(parameter, hits) if hits else None
+        elif not parameter.is_required:
+            continue
+        elif own & _EXPRESSION_WORDS and (match := _EXPRESSION.search(filling.text)):
             filling.take(parameter, [(match[0].strip(), match.start(), match.end())])
         elif own & _SENTENCE_WORDS:
             hits = _rest_of_sentence(tool, filling)
@@ -413,6 +444,21 @@ def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling
             skipped = {own for name in names for own in meanings(name)}
             hits = _small_names(filling, skipped)
             filling.take(parameter, hits) if hits else None
+
+
+_LISTED = re.compile(
+    r"(?<![\w-])[\w-]+(?:, [\w-]+)*,? (?:and|und|&) [\w-]+|(?<![\w-])[\w-]+(?:, [\w-]+)+"
+)
+
+
+def _listed_words(filling: _Filling) -> list[tuple[str, int, int]]:
+    """Return the words of a list: `cute, cat and home`, `Anna and Bob`."""
+    for match in _LISTED.finditer(filling.text):
+        if not filling.is_taken(match.start(), match.end()):
+            listed = re.finditer(r"[\w-]+", match[0])
+            hits = [(m[0], match.start() + m.start(), match.start() + m.end()) for m in listed]
+            return [hit for hit in hits if hit[0] not in ("and", "und")]
+    return []
 
 
 _LEAD = re.compile(
@@ -437,9 +483,11 @@ def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int,
         if not verbs:
             return []
         start = verbs[0].end()
-    ends = [begin for begin, _ in filling.taken if begin > start]
-    end = min([*ends, len(text)])
-    part = _TAIL.sub("", _LEAD.sub("", text[start:end]))
+    taken = sorted(span for span in filling.taken if span[0] >= start)
+    edges = [start, *(edge for span in taken for edge in span), len(text)]
+    parts = [text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True)]
+    stripped = [_TAIL.sub("", _LEAD.sub("", part)) for part in parts]
+    part, ends = next((part for part in stripped if part), ""), bool(taken)
     words = part.split()
     while words and (ends or filling.taken) and meaning(words[-1].strip(",")) in filling.names:
         words.pop()

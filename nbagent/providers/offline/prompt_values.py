@@ -19,6 +19,7 @@ from nbagent.providers.offline.vocabulary import (
     is_misspelt,
     meaning,
     stem,
+    word_set,
 )
 
 _MONTHS = (
@@ -50,21 +51,37 @@ _VALUE = re.compile(
     re.DOTALL,
 )
 _NUMBER_WORDS = {
-    **dict(zip("two three four five six seven eight nine ten".split(), range(2, 11), strict=True)),
-    **dict(zip("zwei drei vier fünf sechs sieben acht neun zehn".split(), range(2, 11))),
+    "two": 2,
+    "three": 3,
+    "four": 4,
+    "five": 5,
+    "six": 6,
+    "seven": 7,
+    "eight": 8,
+    "nine": 9,
+    "zwei": 2,
+    "drei": 3,
+    "vier": 4,
+    "fünf": 5,
+    "sechs": 6,
+    "sieben": 7,
+    "acht": 8,
+    "neun": 9,
+    "ten": 10,
     "twelve": 12,
+    "zehn": 10,
     "zwölf": 12,
 }
 _FACTORS = {"k": 1e3, "th": 1e3, "ta": 1e3, "mi": 1e6, "bi": 1e9}
-_VERBS = frozenset(
+_VERBS = word_set(
     "ask book compare convert count describe download fetch find hi look make plant read run search"
     " send set write vergleiche finde suche schreibe sende schicke lies setze rechne übersetze"
     " translate add multiply divide subtract plan create delete order calculate please evaluate"
-    " average total list summarize check open close turn switch start stop call use".split()
+    " average total list summarize check open close turn switch start stop call use"
 )
 """Verbs that begin a sentence with a capital and are not part of a name."""
-_ARTICLES = frozenset(
-    "der die das den dem des ein eine einen einem einer the a an mein meine meinen".split()
+_ARTICLES = word_set(
+    "der die das den dem des ein eine einen einem einer the a an mein meine meinen"
 )
 _MAX_VALUES = 100
 _SEPARATOR = re.compile(r"\s*(?:,|;|/|&|,?\s*\b(?:and|or|und|oder|vs\.?|versus|sowie)\b)\s*", re.I)
@@ -201,10 +218,9 @@ def _name(text: str, match: re.Match[str], skipped: set[str], *, german: bool) -
             is_grammar(lower) or is_order or is_alone or is_noun or (begins and is_known(lower))
         ):
             break
-        if not begins and rest and not is_grammar(lower) and not german and lower not in _VERBS:
-            # `Population Oslo` in a title; but `Lake Garda` keeps its first word.
-            if meaning(lower) not in skipped:
-                break
+        is_content = not is_grammar(lower) and lower not in _VERBS
+        if not begins and rest and is_content and not german and meaning(lower) not in skipped:
+            break  # `Population Oslo` in a title; but `Lake Garda` keeps its first word.
         part, before, start, begins = rest, f"{before} {first}", start + len(first) + 1, False
     if not part:
         return None
@@ -227,12 +243,14 @@ def choices_in(text: str, choices: Sequence[Any]) -> list[tuple[Any, int, int]]:
         for choice in choices
         if is_known(str(choice)) and not is_grammar(str(choice))
     }
+    by_stem = {stem(str(choice)): choice for choice in choices if len(str(choice)) > 3}
     singles = [choice for choice in choices if str(choice).isalpha() and len(str(choice)) >= 5]
     for match in re.finditer(r"[^\W\d_]+|[€$£°]\w?", text):
         word = match[0]
         if is_grammar(word) or any(s < match.end() and match.start() < e for _, s, e in hits):
             continue
         choice = by_meaning.get(meaning(word)) if is_known(word) or word[0] in "€$£" else None
+        choice = by_stem.get(stem(word)) if choice is None and len(word) > 4 else choice
         if choice is None and len(word) >= 5 and not is_known(word):
             choice = next(
                 (one for one in singles if is_misspelt(word.lower(), str(one).lower())), None

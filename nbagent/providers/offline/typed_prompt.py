@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -49,6 +50,34 @@ class Table:
         """Return the cells of a column."""
         position = self.columns.index(column)
         return [row[position] for row in self.rows]
+
+    def is_numeric(self, column: str) -> bool:
+        """True if all filled cells of a column are numbers."""
+        filled = [cell for cell in self.cells(column) if cell]
+        return bool(filled) and all(cell_number(cell) is not None for cell in filled)
+
+    def is_id(self, column: str) -> bool:
+        """True if a column only numbers the rows: nobody adds or compares its cells."""
+        return bool(re.search(r"(?i)(?:\A|[^a-z])(?:id|nr|no|index|zip|code)\Z", column))
+
+    def is_flag(self, column: str) -> bool:
+        """True if all filled cells of a column are yes or no."""
+        filled = {*self.cells(column)} - {""}
+        return bool(filled) and filled <= {"true", "false", "0", "1"}
+
+    def is_ordered(self, column: str) -> bool:
+        """True if a column has numbers or dates."""
+        filled = [cell for cell in self.cells(column) if cell]
+        return self.is_numeric(column) or bool(filled and re.match(r"\d{4}-\d\d", filled[0]))
+
+
+def cell_number(cell: str) -> float | None:
+    """Return the finite number in a cell; None for other texts."""
+    try:
+        number = float(cell)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from collections.abc import Collection
 from functools import lru_cache
 
 _SYNONYMS = """\
-population people person inhabitant resident einwohner bevölkerung mensch bewohner leute live wohnen
+population pop people person inhabitant resident einwohner bevölkerung mensch leute live leben
 weather forecast wetter wettervorhersage
-temperature degree temperatur grad celsius
+temperature temp degree temperatur grad celsius
 rain precipitation rainfall regen niederschlag
 humidity luftfeuchtigkeit
 wind windgeschwindigkeit
@@ -32,10 +32,13 @@ speed velocity geschwindigkeit
 age alter
 distance entfernung distanz strecke far weit
 time clock uhr uhrzeit zeit
-date datum day tag
+date datum day tage
 month monat
 year jahr
-duration dauer
+duration dauer runtime
+hour hours stunde stunden
+minute minutes minuten
+second seconds sekunde sekunden
 add plus addiere addieren addition
 subtract minus subtrahiere subtrahieren
 multiply times product multipliziere multiplizieren mal produkt
@@ -62,7 +65,7 @@ income einkommen
 revenue sale sales selling sells turnover umsatz umsätze verkauf verkäufe sold
 profit gewinn
 product item produkt artikel
-quantity units menge stückzahl
+quantity qty units menge stückzahl
 stock inventory bestand lager
 score grade mark points note punkte
 student pupil schüler student
@@ -90,7 +93,7 @@ bill beak schnabel
 penguin pinguin
 animal tier
 search find suche suchen finde
-book_ reserve buche buchen reservieren reserviere
+book_ reserve reservation buche buchen reservieren reserviere
 delete remove lösche löschen entferne
 create new erstelle erstellen anlegen
 schedule plan plane planen termin appointment meeting
@@ -119,9 +122,9 @@ thursday donnerstag thu
 friday freitag fri
 saturday samstag sat
 sunday sonntag sun
-small klein kleine
+small klein kleine little tiny
 medium mittel_
-large groß große
+large groß große big
 km kilometer kilometre
 mi mile
 m meter metre
@@ -160,28 +163,35 @@ minimum min minimal minimale
 """
 """Words of one meaning, one meaning a line. A trailing `_` keeps a word apart from another line."""
 
-_GRAMMAR = frozenset(
+
+def word_set(text: str) -> frozenset[str]:
+    """Return the words of a list as a set."""
+    return frozenset(text.split())
+
+
+_GRAMMAR = word_set(
     "a an the this that these those my your our its his her their of in on at to for from with by"
     " and or nor but is are was were be been being am do does did done has have had will would"
     " shall should can could may might must what which who whom whose how where when why i you he"
     " she we they me us him them it there here than then as if so not no yes please pls just only"
     " also too very much many more most less least few some any all both each every per into onto"
-    " about between over under out up down off again now ok okay hi hello hey thanks thank dear"
+    " about between over under out up down off again now hi hello hey thanks thank dear"
     " get give show tell compute calculate determine return returns know want need let use using"
     " make look say see like one ones s t re m ll d vs versus lot compare compared"
-    " der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren sein"
-    " hat haben hatte wird werden kann können soll was welche welcher welches welchem welchen wer"
-    " wem wie wo wann warum wieviel wieviele ich du er sie es wir ihr mir mich dir uns mein meine"
-    " dein von vom im in am an auf aus bei beim mit nach zu zum zur für über unter zwischen um als"
-    " denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen alle jede jeder"
-    " jedes je pro gib zeig zeige sag sage nenne berechne bestimme hallo danke gibt da dass ob doch"
-    " given value values table frame dataframe data df dieser diese dieses diesem tabelle daten"
-    " werte wert list liste".split()
+    " der die das den dem des ein eine einen einem einer eines und oder aber ist sind war waren"
+    " sein hat haben hatte wird werden kann können soll was welche welcher welches welchem welchen"
+    " wer wem wie wo wann warum wieviel wieviele ich du er sie es wir ihr mir mich dir uns mein"
+    " meine dein von vom im in am an auf aus bei beim mit nach zu zum zur für über unter zwischen"
+    " um als denn wenn so nicht kein keine ja nein bitte mal nur auch sehr mehr viel vielen"
+    " alle jede jeder jedes je pro gib zeig zeige sag sage nenne berechne bestimme hallo danke gibt"
+    " da dass"
+    " ob doch given value values table frame dataframe data df dieser diese dieses diesem tabelle"
+    " daten werte wert list liste"
 )
-_GERMAN = frozenset(
+_GERMAN = word_set(
     "der die das und oder ist sind wie viele was welche welcher welches wer wo wann von im aus für"
     " mit nach zwischen ich mir bitte nicht haben hat werden leben gibt wieviele den dem ein eine"
-    " zeig zeige berechne nenne beträgt".split()
+    " zeig zeige berechne nenne beträgt"
 )
 _ENDINGS = re.compile(r"(?:en|er|em|es|n|e|s)\Z")
 _MIN_PART_CHARS = 5
@@ -207,7 +217,9 @@ def _meanings() -> dict[str, str]:
     for by_stem in (False, True):
         for first, *others in lines:
             for word in (first, *others):
-                first_words.setdefault(stem(word) if by_stem else word, first)
+                # The stem of the German `Tage` is an English word.
+                if not (by_stem and stem(word) == "tag"):
+                    first_words.setdefault(stem(word) if by_stem else word, first)
     return first_words
 
 
@@ -274,10 +286,10 @@ def is_misspelt(word: str, right: str) -> bool:
     return abs(len(word) - len(right)) <= most and _typing_errors(word, right) <= most
 
 
-_QUESTION_WORDS = tuple(
+_QUESTION_WORDS = word_set(
     "average median maximum minimum standard deviation largest smallest highest lowest heaviest"
     " longest shortest oldest youngest total number columns describe summarize difference unique"
-    " durchschnitt durchschnittliche größte kleinste höchste niedrigste anzahl summe".split()
+    " durchschnitt durchschnittliche größte kleinste höchste niedrigste anzahl summe"
 )
 _LONG_WORDS = tuple(word for word in _MEANINGS if len(word) > 5 and word.isalpha())
 
@@ -286,7 +298,7 @@ _LONG_WORDS = tuple(word for word in _MEANINGS if len(word) > 5 and word.isalpha
 def _correction(word: str) -> str:
     if len(word) < 5 or is_known(word) or word in _QUESTION_WORDS:
         return word
-    known = (*_QUESTION_WORDS, *(_LONG_WORDS if len(word) > 5 else ()))
+    known = (*sorted(_QUESTION_WORDS), *(_LONG_WORDS if len(word) > 5 else ()))
     return next((right for right in known if is_misspelt(word, right)), word)
 
 

@@ -1,4 +1,4 @@
-"""`offline:walk`, and `offline:demo` in a workflow: follow the graph by the directive, the brief and the files.
+"""`offline:walk`, and `offline:demo` in a workflow: follow the graph by briefs and files.
 
 Obeys instructions in a step's file in a few simple forms of English (`_INSTRUCTION`) and chooses
 the next step by simple conditions (`_condition_holds`). It knows no step by name and has no state

@@ -183,11 +183,11 @@ def find_server(name: str, project: Path) -> McpServer | ProjectServer:
             return _find_in(path, name, entries[name], path.name == PROJECT_FILE)
         names += entries
     near = nearest_name(name, names)
-    hint = f" (did you mean {near!r}?)" if near else ""
+    hint = f". Did you mean {near!r}?" if near else ""
     raise UsageError(
-        f"there is no MCP server {name!r}{hint}, there are: "
+        f"there is no MCP server {name!r}, there are: "
         f"{name_list(dict.fromkeys(names)) or 'none'}; "
-        f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}"
+        f"make one with nbagent.mcp({name!r}, command=[…]) or write it into {PROJECT_FILE}{hint}"
     )
 
 

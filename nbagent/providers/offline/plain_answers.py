@@ -1,0 +1,118 @@
+"""Answers that need no tool: count, compute a sum, repeat a text, write a long text."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+from nbagent.providers.offline.call_results import number_text
+from nbagent.providers.offline.prompt_values import number_of
+
+_LONG_TEXT = re.compile(
+    r"\b(?:story|essay|poem|geschichte|gedicht|aufsatz|long (?:text|answer)"
+    r"|\d{1,4}[- ](?:words?|wörtern?))\b",
+    re.I,
+)
+_COUNT = re.compile(r"\b(?:count\s+(?:up\s+)?to|zähle?\s+bis)\s+(\d{1,9})\b", re.I)
+_MAX_COUNT = 5_000
+_FILLER = "Every turn is one request to a model, and this text comes from a rule of offline:demo. "
+
+
+def plain_answer(prompt: str) -> str:
+    """Count (to 5,000) or write a long text; empty if the rules cannot answer."""
+    if count := _COUNT.search(prompt):
+        return " ".join(map(str, range(1, min(int(count[1]), _MAX_COUNT) + 1)))
+    if _LONG_TEXT.search(prompt):
+        word_count = re.search(r"\b(\d{1,4})[- ]w", prompt)
+        wanted = int(word_count[1]) if word_count else 400
+        return " ".join((_FILLER * (wanted // 10 + 1)).split()[:wanted])
+    return ""
+
+
+_SPOKEN = (
+    (r"\bplus\b|\bund\b(?= ?\d)", "+"),
+    (r"\b(?:minus|less)\b|−", "-"),
+    (r"\b(?:times|multiplied by|mal)\b|×|(?<=\d) ?x ?(?=\d)", "*"),
+    (r"\b(?:divided by|over|geteilt durch|durch)\b|÷", "/"),
+    (r"(?<=\d)% (?:of|von)\b|(?<=\d) (?:percent|prozent) (?:of|von)\b", "/100*"),
+    (r"\^", "**"),
+    (r"\b(?:squared|zum quadrat)\b", "**2"),
+)
+_SUM = re.compile(r"(?<![\w.])[\d(][\d\s.()]*(?:(?:\*\*|[-+*/])[\d\s.(-]*[\d)]*[\d\s.()]*)+")
+_CHANGES: tuple[tuple[str, Callable[[float], float]], ...] = (
+    (r"\b(?:double|twice|verdopple|verdoppeln?|das doppelte)\b", lambda n: n * 2),
+    (r"\b(?:triple|verdreifache)\b", lambda n: n * 3),
+    (r"\b(?:half|halve|halbiere|die hälfte)\b", lambda n: n / 2),
+    (r"\bsquare root\b|\bwurzel\b", lambda n: n**0.5),
+    (r"\b(?:square|quadriere)\b", lambda n: n * n),
+)
+_MAX_FIGURE = 1e12
+
+
+def sum_answer(prompt: str) -> str:
+    """Compute a sum in the prompt: `12*7`, `2 plus 2`, `double 5`; empty without one."""
+    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", prompt.lower())
+    for pattern, change in _CHANGES:
+        numbers = re.findall(r"(?<![\w.])-?\d{1,12}(?:\.\d{1,9})?(?![\w.]*\w)", text)
+        if re.search(pattern, text) and len(numbers) == 1 and float(numbers[0]) >= 0:
+            return f"**{number_text(change(number_of(numbers[0]) or 0))}**"
+    if re.search(r"\d{4}-\d\d-\d\d", text):
+        return ""
+    typed = text
+    for pattern, sign in _SPOKEN:
+        text = re.sub(pattern, sign, text)
+    for match in _SUM.finditer(text):
+        source = match[0].strip()
+        with suppress(
+            ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError
+        ):
+            figure = _figure(ast.parse(source[:200], mode="eval").body)
+            shown = f"{source} = " if text == typed else ""
+            return f"{shown}**{number_text(figure)}**"
+    return ""
+
+
+def repeated_text(prompt: str) -> str:
+    """Return the text that the person wants to be said: `Say hello`; empty without one."""
+    match = re.fullmatch(
+        r"\s*(?:please |bitte )?(?:say|sag|echo|repeat(?: after me)?|wiederhole)\b[:\s]+"
+        r"(.{1,500}?)\s*",
+        prompt,
+        re.IGNORECASE | re.DOTALL,
+    )
+    return match[1].strip("'\"“”„") if match else ""
+
+
+def _figure(node: ast.expr) -> float:
+    """Compute a sum of numbers. Raises ValueError for anything else and for huge numbers."""
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        return node.value  # pyright: ignore[reportReturnType]
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_figure(node.operand)
+    if isinstance(node, ast.BinOp):
+        left, right = _figure(node.left), _figure(node.right)
+        if isinstance(node.op, ast.Pow) and (abs(right) > 64 or abs(left) > _MAX_FIGURE):
+            raise ValueError("too large")
+        figure = _applied(node.op, left, right)
+        if figure is not None and abs(figure) < _MAX_FIGURE**2:
+            return figure
+    raise ValueError("no sum")
+
+
+def _applied(sign: ast.operator, left: float, right: float) -> float | None:
+    """Compute one step of a sum; None for a sign that is not known and for complex numbers."""
+    match sign:
+        case ast.Add():
+            return left + right
+        case ast.Sub():
+            return left - right
+        case ast.Mult():
+            return left * right
+        case ast.Div():
+            return left / right
+        case ast.Pow():
+            return left**right if left >= 0 or float(right).is_integer() else None
+        case _:
+            return None
