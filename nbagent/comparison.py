@@ -20,8 +20,7 @@ from nbagent.store.schema import SORTED_BY_INDEX
 from nbagent.view.compare import LETTERS, compare_node, compare_text, differences
 from nbagent.view.node import Node
 from nbagent.view.run_picture import page
-from nbagent.view.run_rows import history_node
-from nbagent.view.value_nodes import runs_text
+from nbagent.view.run_rows import history_node, runs_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

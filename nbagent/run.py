@@ -513,6 +513,12 @@ class Run:
         """Return the value of `{{ run }}` in a prompt: its text, or its state if it has none."""
         return self.text or repr(self)
 
+    def _repr_html_(self) -> str:
+        """Return the picture for programs that show HTML (marimo); IPython shows its own form."""
+        from nbagent.view.run_picture import page, picture
+
+        return page(picture(self.record, actions=False))
+
     def _ipython_display_(self) -> None:
         if not frontend().show(self.record):
             print(repr(self))

@@ -5,11 +5,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,6 +52,14 @@ class Environment:
         own = {"PATH": path, "VIRTUAL_ENV": str(self.folder), "HOME": str(self.work), **folders}
         return clean_environment(self.work, **{**own, **more})
 
+    def use_kernel_of(self, other: Environment) -> None:
+        """Start the kernels of this environment's programs in another environment."""
+        folder = self.work / "jupyter-data" / "kernels" / "python3"
+        folder.mkdir(parents=True)
+        argv = [str(other.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": argv, "display_name": "Python 3", "language": "python"}
+        (folder / "kernel.json").write_text(json.dumps(spec))
+
     def run(
         self, program: str, *arguments: str, fails: bool = False, stdin: str = "", **more: str
     ) -> subprocess.CompletedProcess[str]:
@@ -67,7 +79,39 @@ class Environment:
 
 
 MakeEnvironment = Callable[..., Environment]
-"""`make(*requirements)` returns an environment with these packages and this checkout."""
+"""`make(*requirements)` returns an environment with these packages and this checkout; without it
+for a program whose requirements contradict ours, and whose kernel is another environment's."""
+
+
+@contextmanager
+def serving(made: Environment, *command: str) -> Generator[str]:
+    """Start a server; `{port}` in the command is its port. Gives its address."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = [word.format(port=port) for word in command]
+    log = made.work / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [made.scripts / words[0], *words[1:]],
+            cwd=made.work,
+            env=made.environ(),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            end = time.monotonic() + 45
+            while process.poll() is None and time.monotonic() < end:
+                with suppress(OSError):
+                    socket.create_connection(("127.0.0.1", port), timeout=2).close()
+                    break
+                time.sleep(0.1)
+            else:
+                pytest.fail(f"the server did not start:\n{log.read_text()[-3000:]}")
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(20)
 
 
 def _install(folder: Path, requirements: tuple[str, ...]) -> None:
@@ -75,8 +119,8 @@ def _install(folder: Path, requirements: tuple[str, ...]) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, capture_output=True)
     python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
-    command = [python, "-m", "pip", "install", "-q", "--retries", "1", "-e", str(CHECKOUT)]
-    done = subprocess.run([*command, *requirements], capture_output=True, text=True)
+    command = [python, "-m", "pip", "install", "-q", "--retries", "1", *requirements]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         shutil.rmtree(folder, ignore_errors=True)
         pytest.skip(f"pip cannot install {', '.join(requirements)}: {done.stderr[-300:]}")
@@ -96,10 +140,12 @@ def environments_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def environment(environments_folder: Path, tmp_path: Path) -> MakeEnvironment:
     """Makes an environment, or finds the one that another test made."""
 
-    def make(*requirements: str, files: Mapping[str, str] | None = None) -> Environment:
+    def make(
+        *requirements: str, checkout: bool = True, files: Mapping[str, str] | None = None
+    ) -> Environment:
         folder = environments_folder / "+".join(requirements).replace(">=", "-")
         if not (folder / _INSTALLED).exists():
-            _install(folder, requirements)
+            _install(folder, (*requirements, *(["-e", str(CHECKOUT)] if checkout else [])))
         for name, text in (files or {}).items():
             (tmp_path / name).write_text(text, "utf-8")
         return Environment(folder, tmp_path)

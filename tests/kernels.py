@@ -83,9 +83,27 @@ class FakePage:
     """
 
     def __init__(
-        self, kernel: LiveKernel, *, shows: bool = True, applies: bool = True, number: int = 1
+        self,
+        kernel: LiveKernel,
+        *,
+        shows: bool = True,
+        applies: bool = True,
+        times: int = 1,
+        closes_first: bool = False,
+        number: int = 1,
     ) -> None:
+        """Show and apply what this page can.
+
+        Args:
+            kernel: the kernel.
+            shows: False has no widgets.
+            applies: False ignores updates.
+            times: says each thing so often.
+            closes_first: says that a view is gone before it says that there is one.
+            number: id of its views.
+        """
         self.kernel, self.shows, self.applies, self.number = kernel, shows, applies, number
+        self.times, self.closes_first = times, closes_first
         self.views: dict[str, str] = {}
         """Model ids of the widgets that it shows, by display."""
 
@@ -100,10 +118,16 @@ class FakePage:
             return
         if old and old != view:
             del self.views[display]
-            self.kernel.say(old, kind="closed", page=self.number)
+            self._say(old, "closed")
         if view and view != old:
             self.views[display] = view
-            self.kernel.say(view, kind="ready", page=self.number)
+            if self.closes_first:
+                self._say(view, "closed")
+            self._say(view, "ready")
+
+    def _say(self, view: str, kind: str) -> None:
+        for _ in range(self.times):
+            self.kernel.say(view, kind=kind, page=self.number)
 
 
 class LiveKernel:
@@ -118,7 +142,7 @@ class LiveKernel:
         **environment: str,
     ) -> None:
         self.page: FakePage | None = None
-        """The page that shows what is displayed, if `finish` is given no other."""
+        """The page that shows what is displayed; None if there is none."""
         self.manager = KernelManager()
         if kernel_id is not None:
             # As a Jupyter server names it.
@@ -152,13 +176,13 @@ class LiveKernel:
         """Be another front end from now on, of which the kernel knows nothing."""
         self.client.session.session = uuid.uuid4().hex
 
-    def finish(self, msg_id: str, timeout: float = 60, *, page: FakePage | None = None) -> Cell:
-        """Wait until a queued cell is over; `page` shows what it displays."""
+    def finish(self, msg_id: str, timeout: float = 60) -> Cell:
+        """Wait until a queued cell is over."""
         cell = Cell()
         while True:
             message = self.client.get_iopub_msg(timeout=timeout)
-            if page := page or self.page:
-                page.read(message)
+            if self.page:
+                self.page.read(message)
             if message["parent_header"].get("msg_id") != msg_id:
                 continue
             kind, content = message["msg_type"], message["content"]
@@ -188,8 +212,11 @@ class LiveKernel:
 
         With `page`, the cell is run by a front end with that page.
         """
-        sent = self.send(code, cell_id=cell_id, stdin=stdin or page is not None)
-        cell = self.finish(sent, page=page)
+        before, self.page = self.page, page or self.page
+        try:
+            cell = self.finish(self.send(code, cell_id=cell_id, stdin=stdin or page is not None))
+        finally:
+            self.page = before
         if (cell.error is not None) != fails:
             raise AssertionError(cell.error or f"the cell did not fail: {code}")
         return cell

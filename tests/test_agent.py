@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import threading
 from pathlib import Path
@@ -200,3 +201,70 @@ def test_tab_offers_the_public_names_of_a_run_and_of_a_batch() -> None:
     assert {"frame", "compare", "review", "wait", "stop", "progress"} <= offered[1]
     internal = {"await_end", "starting", "passed_tools"}
     assert not [name for names in offered for name in names if name[:1] == "_" or name in internal]
+
+
+@pytest.mark.parametrize("turn", [2, "2", "c2", "C2", "C02", "C002"])
+def test_a_turn_is_named_by_its_number_or_its_id(turn: Any) -> None:
+    model = script([call("look"), "One.", "Two.", "Three."])
+    run = nbagent.Agent(model=model, tools=[look]).run("Go.")
+    fork = run.fork(turn)
+    assert (fork.text, fork.record.forked_from.turn_id) == ("Two.", "C02")  # pyright: ignore
+    assert run.request_of(turn).messages == run.request_of("C02").messages
+    assert run.retry(turn=turn).runs[0].text == "Three."
+
+
+@pytest.mark.parametrize("turn", [0, -1, 3, "C09", "D02", True, None, 1.5, "C02 ", "", "9" * 5_000])
+def test_a_turn_that_does_not_exist_is_one_clear_line(turn: Any) -> None:
+    run = nbagent.Agent(model=script([call("look"), "One."]), tools=[look]).run("Go.")
+    with pytest.raises(UsageError, match="its own turns: C01, C02"):
+        run.fork(turn)
+    with pytest.raises(UsageError, match="has no turn"):
+        run.request_of(turn)
+
+
+def peek() -> str:
+    return "seen"
+
+
+def test_continued_runs_call_the_functions_that_a_run_calls() -> None:
+    steps = [call("peek"), "One.", call("peek"), "Two.", call("peek"), "Three.", "Four."]
+    run = nbagent.Agent(model=script(steps), tools=[peek]).run("Go.")
+    heard: list[str] = []
+    functions: dict[str, Any] = {
+        "on_event": lambda event: heard.append(type(event).__name__),  # pyright: ignore
+        "on_tool_call": lambda name, _: heard.append(f"call {name}"),  # pyright: ignore
+        "on_tool_result": lambda _, result: heard.append(f"result {result.ok}"),  # pyright: ignore
+    }
+    for go_on, n_calls in (
+        (lambda: run.resume("More.", **functions), 1),
+        (lambda: run.fork("C01", **functions), 1),
+        (lambda: run.retry(2, **functions), 0),
+    ):
+        heard.clear()
+        go_on()
+        assert heard.count("call peek") == heard.count("result True") == n_calls
+        assert heard.count("RunFinished") == (1 if n_calls else 2)
+
+
+def test_each_field_of_a_run_has_a_docstring_and_cannot_be_set() -> None:
+    run = nbagent.Agent(model=script(["One."])).run("Go.")
+    fields = ("id", "name", "session", "model", "phase", "stop_reason", "ok", "error", "text")
+    docs = {name: inspect.getdoc(getattr(nbagent.Run, name)) for name in (*fields, "turns")}
+    assert all(docs.values())
+    assert len({*docs.values()}) == len(docs)
+    with pytest.raises(AttributeError, match="no setter"):
+        run.text = "Two."  # pyright: ignore
+    with pytest.raises(AttributeError, match="a Run has no attribute 'tokens'"):
+        _ = run.tokens  # pyright: ignore
+
+
+def test_an_error_inside_a_property_is_not_taken_for_a_missing_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(run: Any) -> str:
+        raise AttributeError("the reason")
+
+    monkeypatch.setattr(nbagent.Run, "answer", property(broken))
+    run = nbagent.Agent(model=script(["One."])).run("Go.")
+    with pytest.raises(AttributeError, match="the reason"):
+        _ = run.answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -386,3 +387,20 @@ def test_each_row_of_the_table_is_whole(kind: type[RunOptions] | type[Settings])
     held: Any = kind(**{name: row.default for name, row in kind.rows().items()})
     with pytest.raises(AttributeError):
         held.model = "another"
+
+
+def test_a_run_reads_the_file_of_the_project_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files(tmp_path, project="max_turns = 3\nmodel = 'offline:demo'")
+    opened: list[str] = []
+    read_text: Callable[..., str] = Path.read_text
+
+    def counted(path: Path, *args: Any) -> str:
+        opened.append(path.name)
+        return read_text(path, *args)
+
+    monkeypatch.setattr(Path, "read_text", counted)
+    run = nbagent.Agent("offline:demo", tools="none").run("Go.")
+    assert run.record.limits.max_turns == 3
+    assert opened.count("pyproject.toml") == 1

@@ -88,6 +88,7 @@ SAME_NAME = {
     "limits": "limits of a run: their values in contracts, their check in engine",
     "messages": "messages: of a conversation in contracts, of a page in notebook",
     "plan": "what will happen: of a run for the engine, how session makes it, of a batch",
+    "review": "a person labels answers: the review in lab, its picture in view",
     "run_tree": "the tree of a session's runs: the handle, and its picture",
     "tool_calls": "the calls of one answer: read in providers, run in engine",
     "tool_names": "names of tools: which are legal, and their form on the wire",

@@ -132,3 +132,30 @@ def test_a_run_that_failed_or_was_paused_has_errors(fresh_agent: AgentMaker) -> 
         agent, _ = fresh_agent(step, tools=[population], **options)
         with pytest.raises(AssertionError, match=said):
             assert_no_errors(agent.run("How many?"))
+
+
+class WarningHost:
+    name = "mine"
+    lists_at_once = True
+    warnings = ("one tool is broken",)
+
+    async def tools(self, context: nbagent.ToolContext) -> list[nbagent.ToolSpec]:
+        return []
+
+    async def prepare(self, *words: object) -> nbagent.PreparedCall:
+        raise AssertionError("it has no tool")
+
+
+def test_each_fresh_process_shows_the_warnings_of_a_host_once() -> None:
+    for _ in range(2):
+        with fresh_process():
+            notices: list[str] = []
+
+            def note(event: object, notices: list[str] = notices) -> None:
+                if isinstance(event, nbagent.events.Notice):
+                    notices.append(event.text)
+
+            for _ in range(2):
+                agent = nbagent.Agent(model=script(["One."]), tools=[WarningHost()], quiet=True)
+                agent.run("Go.", on_event=note)
+            assert notices.count("one tool is broken") == 1

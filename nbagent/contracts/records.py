@@ -411,6 +411,8 @@ class RunSummary(RunInfo):
     """Agent of the last turn; None: `agent`."""
     replayed: Literal["hit", "replay"] | None = None
     """Source of the first recorded answer; None if all are new."""
+    recorded_usd: float | None = None
+    """What the recorded answers cost when they were new; None if there are none with a price."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -546,7 +548,16 @@ class RunRecord(RunInfo):
             last_node=last and last.node,
             last_agent=last and last.agent,
             replayed=next((it for it in sources if it == "hit" or it == "replay"), None),
+            recorded_usd=recorded_cost(
+                (turn.response.meta.source, turn.saved_usd) for turn in self.turns if turn.response
+            ),
         )
+
+
+def recorded_cost(turns: Iterable[tuple[str, float | None]]) -> float | None:
+    """Add up the original cost of recorded answers, from the source and the saving of each turn."""
+    costs = [usd for source, usd in turns if source in ("hit", "replay") and usd is not None]
+    return sum(costs) if costs else None
 
 
 def toolset_sha(tools: tuple[ToolSpec, ...]) -> str:

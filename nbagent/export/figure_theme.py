@@ -9,19 +9,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
+from nbagent.view.theme import COLOURS
+
 TEXT = "#7a7a7a"
 """Words, ticks and axes."""
 GREY = "#80868f"
 RED = "#d8453b"
 TIME_COLOURS = {
-    "model": "#3574f0",
+    "model": COLOURS["model"],
     "tools": "#cf6a12",
     "waiting for you": GREY,
     "retries, failures": RED,
 }
-OUTCOME_COLOURS = {"ok": "#2b8a57", "failed": RED, "denied": GREY}
+OUTCOME_COLOURS = {"ok": COLOURS["ok"], "failed": RED, "denied": GREY}
 _PALETTE = (
-    *("#3574f0", "#cf6a12", "#12877c", "#c4459a", "#84801f"),
+    *(COLOURS["model"], "#cf6a12", "#12877c", "#c4459a", "#84801f"),
     *("#8a63d2", "#1f86bd", "#a86f45", "#3c8d3f", "#e05c7f"),
 )
 _MARKERS = "os^Dv"

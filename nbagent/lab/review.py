@@ -18,12 +18,15 @@ from nbagent.shown.texts import clean, readable, safe_repr
 from nbagent.shown.values import to_text
 from nbagent.store.batches import save_scores, scores_of
 from nbagent.store.writer import Store
+from nbagent.view.review import ANSWER, PROMPT
 from nbagent.view.text_format import pluralize
 
 _PERSON = "person"
 _MAX_SCALE = 5
 """The page has buttons for labels 1 to 5."""
 _SEPARATOR = "─" * 60
+_MAX_SIBLINGS = 12
+"""Answers to one row whose prompts are compared."""
 
 
 def score(
@@ -131,22 +134,34 @@ class Review:
         return f"<Review {self.name}: {len(self._labels)} of {self.total} labelled>"
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """Return headings and texts of the current case; empty at the end."""
+        """Return headings and texts of the current case, the answer last; empty at the end."""
         if self.position > self.total:
             return ()
         row, run_id = self._cases[self.position - 1]
         record = self._store.load(run_id)
-        pieces = [*shown_row(row), ("answer", answer_text(record) or record.text)]
+        prompt = [(PROMPT, record.prompt)] if self._shares_prompt(record.prompt, row) else []
+        pieces = [*prompt, *shown_row(row), (ANSWER, answer_text(record) or record.text)]
         return tuple((readable(name), readable(redact(text))) for name, text in pieces)
 
-    def label(self, value: int) -> None:
+    def _shares_prompt(self, prompt: str, row: Mapping[str, Any]) -> bool:
+        """True if all answers to a row have the same prompt: another one would name the variant."""
+        # Not `==`: a cell may hold anything. The cases of one row share the row.
+        others = [run_id for other, run_id in self._cases if other is row][:_MAX_SIBLINGS]
+        return bool(prompt) and all(self._store.load(i).prompt == prompt for i in others)
+
+    def label(self, value: int, reason: str | None = None) -> None:
         """Store the label of the current case, and go to the next; do nothing at the end."""
         if type(value) is not int or not 1 <= value <= self.scale:
             raise UsageError(f"{safe_repr(value, 50)} is no label; give 1 to {self.scale}")
         if self.position <= self.total:
             run_id = self._cases[self.position - 1][1]
             record = ScoreRecord(
-                run_id=run_id, scorer=self.name, value=float(value), by=_PERSON, at=utc_now()
+                run_id=run_id,
+                scorer=self.name,
+                value=float(value),
+                reason=None if reason is None else to_text(reason, TEXT_CHARS),
+                by=_PERSON,
+                at=utc_now(),
             )
             save_scores(self._store, [record])
             self._labels[run_id] = value

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
-from nbagent.store.dataframes import frame_of
+from nbagent.store.dataframes import empty_frame, frame_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -153,10 +153,22 @@ def flips(
         for label in (a, b)
     ]
     both = sides[0].merge(sides[1], on=same)
+    n_both = len(both)
     if only != "all":
         is_flip = _IS_FLIP[only](both[f"value_{b}"], both[f"value_{a}"])
         both = both[is_flip.astype(bool)].reset_index(drop=True)
-    return both[[*same, *(f"{short}_{label}" for short in columns.values() for label in (a, b))]]
+    rows = both[[*same, *(f"{short}_{label}" for short in columns.values() for label in (a, b))]]
+    return rows if len(rows) else empty_frame(rows, _no_flips(a, b, only, n_both))
+
+
+def _no_flips(a: str, b: str, only: Flips, n_both: int) -> str:
+    """A sentence for a table of differences that has no row."""
+    if not n_both:
+        return f"no row has a score for both {a!r} and {b!r}"
+    rows = f"{n_both:,} row{'s' * (n_both != 1)} with both"
+    if only == "changed":
+        return f"no score differs between {a!r} and {b!r}, in {rows}"
+    return f"no row is {only} with {b!r} than with {a!r}, in {rows}"
 
 
 # Axes and labels

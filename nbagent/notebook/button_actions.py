@@ -14,17 +14,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, cast
 
 import anywidget
 import traitlets
 
-from nbagent.contracts.canonical import json_object
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.cell import cell_text
 from nbagent.notebook.clicks import run_in_thread, start_by_click
+from nbagent.notebook.live_output import listen
+from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import (
     KERNEL,
     ListOutput,
@@ -33,7 +33,8 @@ from nbagent.notebook.outputs import (
     forget_tabs,
     note_tab,
 )
-from nbagent.notebook.run_widget import LiveOutput, listen, script, tab_of
+from nbagent.notebook.page_module import script
+from nbagent.notebook.run_widget import RunOutput
 from nbagent.run import tools_passed_to
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
@@ -41,15 +42,13 @@ from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
 from nbagent.view.buttons import FORM_TITLES
 from nbagent.view.node import Node, h
-from nbagent.view.text_format import format_start, one_line, sanitize_prose, sanitize_value
+from nbagent.view.run_rows import run_row
+from nbagent.view.text_format import sanitize_value
 
-MAX_FIELD_CHARS = 100_000
-_MAX_ID_CHARS = 200
 _SEARCH_CHARS = 1_000
 _RECENT_RUNS = 200
 _MAX_OTHERS = 40
 _PROMPT_CHARS = 60
-_RETRY_COUNTS = ("1", "2", "3", "4", "5")
 _RUN_STARTING = ("continue", "retry", "fork")
 _PROMPT_LABEL = "Further instructions for the model (optional)"
 
@@ -62,31 +61,18 @@ class Click:
     run_id: str
     turn_id: str = ""
     fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values of its form: `prompt` (continue, fork), `n` (retry), `other` (compare)."""
+    """Values of its form: `prompt` (continue, fork), `other` (compare), `search` (a list)."""
     has_form: bool = False
     """True if the form was sent; else the click asks for the form."""
     tab: str = ""
     """Id of the browser tab."""
 
-    @property
-    def n(self) -> int:
-        """Number of answers that a retry asks for."""
-        count = self.fields.get("n", "1")
-        return int(count) if count in _RETRY_COUNTS else 1
 
-
-def read_click(message: Mapping[str, Any]) -> Click | None:
-    """Check a message of a page; None if it is not a valid click."""
-    do, run_id, turn_id = message.get("do"), message.get("run", ""), message.get("turn", "")
-    form_fields = message.get("fields")
-    fields = cast("dict[str, Any]", form_fields) if isinstance(form_fields, dict) else {}
-    texts = (do, run_id, turn_id, *fields)
-    if not all(isinstance(word, str) and len(word) <= _MAX_ID_CHARS for word in texts):
-        return None
-    if not all(isinstance(text, str) and len(text) <= MAX_FIELD_CHARS for text in fields.values()):
-        return None
-    has_form = form_fields is not None
-    return Click(str(do), str(run_id), str(turn_id), fields, has_form, tab_of(dict(message)))
+def read_click(message: Message) -> Click:
+    """Read the message of a button."""
+    return Click(
+        message.do, message.run, message.turn, message.fields, message.has_form, message.tab
+    )
 
 
 def form_node(click: Click, run: RunRecord) -> Node | None:
@@ -101,14 +87,13 @@ def form_node(click: Click, run: RunRecord) -> Node | None:
         box = h("textarea", "", rows="2", spellcheck="false", data_field="prompt")
         question = h("label", "nba-lab", _PROMPT_LABEL, box)
     elif click.do == "retry":
-        answers = [("1", "1 answer"), *((n, f"{n} answers") for n in _RETRY_COUNTS[1:])]
-        note = "Their tool calls run when you choose an answer with Continue"
-        question = h("span", "nba-lab", _select_node("n", answers, "How many answers"), f" {note}")
+        note = "The model is asked again. Tool calls of its answer run when you press Continue"
+        question = h("span", "nba-lab", note)
     elif click.do == "compare":
         others = comparable_runs(run)
         if not others:
             raise UsageError("there is no other run yet; fork or retry this one first")
-        rows = [(other.id, _run_label(other)) for other in others]
+        rows = [(other.id, run_row(other).label()) for other in others]
         question = h(
             "label", "nba-lab", "With which run? ", _select_node("other", rows, "Other run")
         )
@@ -131,11 +116,6 @@ def _select_node(name: str, options: Sequence[tuple[str, str]], label: str) -> N
     return h("select", "", *options_nodes, data_field=name, aria_label=label)
 
 
-def _run_label(run: RunSummary) -> str:
-    prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS) or "(no prompt)"
-    return f"{run.id[:8]} · {prompt} · {sanitize_value(run.model)} · {format_start(run.started_at)}"
-
-
 def comparable_runs(run: RunRecord) -> list[RunSummary]:
     """List runs to compare with: the previous run first, then its session's, then the newest."""
     recent = [other for other in current_store().runs(limit=_RECENT_RUNS) if other.id != run.id]
@@ -150,8 +130,7 @@ def comparable_runs(run: RunRecord) -> list[RunSummary]:
 def to_request(click: Click, output: Output) -> RunRequest:
     """Build the request for the run that a button starts.
 
-    A retry defers its tool calls until its answer is chosen with Continue. The caller starts the
-    request `click.n` times.
+    A retry defers its tool calls until its answer is chosen with Continue.
 
     Raises:
         UsageError: the run has no such turn, or another run is running in the output.
@@ -199,12 +178,15 @@ def enable_buttons() -> None:
 
 def on_message(message: object) -> None:
     """Handle a click. Any thread: the work itself is queued or done in a thread of its own."""
-    content = json_object(message) or {}
-    if content.get("kind") == "ready" and _actions is not None:
-        note_tab(tab_of(content))
-    output, click = find_output(content.get("at")), read_click(content)
-    if output is None or click is None:
+    content = read_message(message)
+    if content is None:
         return
+    if content.kind == "ready" and _actions is not None:
+        note_tab(content.tab)
+    output = find_output(content.at)
+    if output is None or content.kind != "act":
+        return
+    click = read_click(content)
     reply = partial(_reply, output, click.run_id)
     if isinstance(output, ListOutput):
         do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
@@ -214,12 +196,9 @@ def on_message(message: object) -> None:
     failed, context = partial(_failed, reply), output.context
     if is_known and click.do in _RUN_STARTING and click.has_form:
         reply(said="Starts as soon as the kernel is free")
-        views = output.open_views(click.n) if output.open_views else LiveOutput(output, click.n)
         start_by_click(
             lambda: to_request(click, output),
-            show=views.open,
-            n=click.n,
-            on_fewer=views.on_fewer,
+            show=output.open_view or partial(RunOutput, output),
             on_error=failed,
             context=context,
         )

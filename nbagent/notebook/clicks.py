@@ -16,11 +16,10 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture
 from nbagent.notebook import kernel
-from nbagent.run import Run, open_run
+from nbagent.run import Run
 from nbagent.runtime import RunTask
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.request import RunRequest
-from nbagent.session.stores import current_store, set_last_run
 from nbagent.settings.options import RunOptions
 
 OpenView = Callable[[RunRecord, RunControls], Sink]
@@ -111,8 +110,6 @@ def start_by_click(
     show: OpenView,
     on_error: OnError,
     context: contextvars.Context | None = None,
-    n: int = 1,
-    on_fewer: Callable[[], object] = lambda: None,
 ) -> None:
     """Start a run in the kernel's main thread as soon as it is free. Any thread; does not wait.
 
@@ -121,22 +118,10 @@ def start_by_click(
         show: opens the view of a run, which is its sink.
         on_error: gets the reason if there is no run.
         context: prints of the tools go to the cell of this context.
-        n: number of runs to start side by side. If there are several, none becomes the last run.
-        on_fewer: called before `on_error` if fewer than `n` runs start.
     """
 
     def start() -> None:
-        request = make_request()
-        try:
-            for _ in range(n):
-                with Run.starting(request, front_end=ClickFrontend(show)):
-                    pass  # waiting here would block the kernel until the run has ended
-        except Exception:
-            on_fewer()
-            raise
-        if n > 1 and request.parent_id:
-            # Until the person chooses an answer, "last" stays the run that is retried.
-            set_last_run(request.parent_id, current_store())
-            frontend().bind_variable(open_run(request.parent_id))
+        with Run.starting(make_request(), front_end=ClickFrontend(show)):
+            pass  # waiting here would block the kernel until the run has ended
 
     run_on_main_loop(start, on_error=on_error, context=context)

@@ -23,12 +23,13 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
+from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
 from nbagent.notebook.page_proof import finish_after_cells
 from nbagent.notebook.review_widget import show_review
 from nbagent.notebook.run_code import run_code
-from nbagent.notebook.run_widget import LiveOutput, close_views
+from nbagent.notebook.run_widget import RunOutput
 from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
     BatchControls,
@@ -46,6 +47,7 @@ from nbagent.view import run_status
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.question import ask_by_input
 from nbagent.view.run_picture import page
+from nbagent.view.terminal import run_text
 
 _shown: dict[str, str | None] = {}
 """Runs that the last cell executions started or showed, so that none is shown twice."""
@@ -135,7 +137,7 @@ class NotebookFrontend(Frontend):
             return HeadlessSink()
         try:
             button_actions.enable_buttons()
-            return LiveOutput(Output()).open(run, controls)
+            return RunOutput(Output(), run, controls)
         except Exception:
             # Without working widgets, show the picture at the end. A run must not fail because of
             # its view.
@@ -242,9 +244,10 @@ def show_again(run: RunRecord) -> None:
     """Show a run as a saved picture, which outlives the kernel (`%agent show`)."""
     _note_shown(run.id)
     if kernel.is_headless():
-        display_final(run)
+        display_final(run, run_text)
         return
     button_actions.enable_buttons()
     output = Output()
+    output.run_text = run_text
     output.add(run.id)
     output.show_saved(run)

@@ -63,8 +63,8 @@ class Message:
     at: str = ""
     """Id of the output of a button."""
     turn: str = ""
-    place: str = ""
-    """Number of the case of a review."""
+    case_number: str = ""
+    """Position of the case of a review; `place` in the page."""
     value: str = ""
     name: str = ""
     id: str = ""
@@ -124,14 +124,14 @@ def read_message(content: object) -> Message | None:
     kind = message.get("kind") if message else None
     if message is None or not isinstance(kind, str) or kind not in KINDS:
         return None
-    # JavaScript leaves out what is undefined; null means the same.
-    sent: dict[str, Any] = {k: message[k] for k in _CHECKS if message.get(k) is not None}
+    sent: dict[str, Any] = {name: message[name] for name in _CHECKS if name in message}
     if not all(_CHECKS[name](value) for name, value in sent.items()):
         return None
     form: dict[str, str] = sent.get("fields", {})
     if kind == "act" and not all(_is_button_field(*item) for item in form.items()):
         return None
     sent["questions"] = tuple(sent.get("questions", ()))
+    sent["case_number"] = sent.pop("place", "")
     return Message(kind=kind, has_form="fields" in sent, **sent)
 
 

@@ -9,7 +9,6 @@ import contextvars
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -24,15 +23,16 @@ from nbagent.notebook import kernel
 from nbagent.session.frontend import RunList
 from nbagent.session.stores import current_store
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import current_settings
+from nbagent.settings.sources import current_settings, project_file_error
 from nbagent.store.rows import run_reference
 from nbagent.store.saved_records import saved_record
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
-from nbagent.view.node import Node, h, html
-from nbagent.view.run_picture import ROOT_CLASS, page, picture
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html
+from nbagent.view.run_picture import ROOT_CLASS, page, picture, styled
 from nbagent.view.run_tree import answers_listing
-from nbagent.view.terminal import run_text
+from nbagent.view.terminal import saved_text
 
 KERNEL = secrets.token_hex(4)
 """Id of this kernel in its pictures: buttons of pictures from other kernels stay hidden."""
@@ -46,15 +46,6 @@ _MAX_OUTPUTS = 1_000
 Part = tuple[str, ...]
 """Run ids of one part of an output. One id: its picture. Two: their comparison. More: the answers
 to one request, with the original run first."""
-
-
-@dataclass(frozen=True, slots=True)
-class ViewOpener:
-    """Opens the views of runs that a button starts side by side."""
-
-    open: Callable[[RunRecord, RunControls], Sink]
-    on_fewer: Callable[[], object]
-    """Called if fewer runs start than requested."""
 
 
 _outputs: dict[str, Output] = {}
@@ -86,10 +77,12 @@ class Output:
         """Id of the run that it shows live; empty if there is none."""
         self.remove_live: Callable[[Sequence[Part]], object] | None = None
         """Removes parts from its live view; None if there is none."""
-        self.open_views: Callable[[int], ViewOpener] | None = None
-        """Opens views for a number of runs that a button starts; None uses a `LiveOutput`."""
+        self.open_view: Callable[[RunRecord, RunControls], Sink] | None = None
+        """Opens the view of a run that a button starts; None uses a `RunOutput`."""
         self.unfolded: dict[str, frozenset[str]] = {}
         """Keys of the opened folds by run id."""
+        self.run_text: Callable[[RunRecord], str] = saved_text
+        """Text of a run; the run of a cell has no times and ids there, for diffs of files."""
         self._store: Store = current_store()
         self._is_shown = False
         self._display_id = f"nbagent-{self.id}"
@@ -103,7 +96,7 @@ class Output:
         A tab that was loaded later read the output from the file, and ignores them. An output with
         its own widget, such as the panel, is updated by messages.
         """
-        if self.open_views is not None or tab in self.updated_tabs:
+        if self.open_view is not None or tab in self.updated_tabs:
             return True
         return not self.is_boxed and _loaded_tabs.get(tab, 0) < self.number
 
@@ -161,9 +154,9 @@ class Output:
         if self.parts and not parts:
             self._display({"text/plain": f"Run {self.parts[0][0][:8]} was deleted."})
             return
-        drawn = "".join(html(self._node(records)) for records in parts)
-        drawn = page("") + drawn if drawn else ""  # one style sheet for all parts
-        made = {"text/html": drawn, "text/plain": "\n\n".join(map(_parts_text, parts))}
+        drawn = "\n".join(html(self._node(records)) for records in parts)
+        drawn = styled(drawn) if drawn else ""  # one style sheet for all parts
+        made = {"text/html": drawn, "text/plain": "\n\n".join(map(self._text, parts))}
         self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
 
     def remove_runs(self, run_ids: Collection[str]) -> None:
@@ -192,7 +185,12 @@ class Output:
             return compare_node(records)
         (run,) = records
         unfolded = self.unfolded.get(run.id, frozenset())
-        return picture(run, unfolded=unfolded, kernel=self.id)
+        return picture(run, unfolded=unfolded, kernel=self.id, has_record=has_records())
+
+    def _text(self, records: list[RunRecord]) -> str:
+        if len(records) > 2:
+            return str(answers_listing(*records))
+        return compare_text(records) if len(records) > 1 else self.run_text(*records)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
         options: dict[str, Any] = {"display_id": self._display_id, "update": self._is_shown}
@@ -229,12 +227,6 @@ class ListOutput(Output):
         self._below.show_saved(run)
 
 
-def _parts_text(records: list[RunRecord]) -> str:
-    if len(records) > 2:
-        return str(answers_listing(*records))
-    return compare_text(records) if len(records) > 1 else run_text(*records)
-
-
 def find_output(output_id: object) -> Output | None:
     """Return the output with that id; None if it is unknown."""
     return _outputs.get(output_id) if isinstance(output_id, str) else None
@@ -266,9 +258,18 @@ def forget_runs(run_ids: Collection[str]) -> None:
 
 def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     """Records for the output's metadata, so that a saved notebook can load its runs."""
-    choice = current_settings().records
-    made = [saved_record(run, choice) for run in runs]
+    made = [saved_record(run, _records_choice()) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
+
+
+def has_records() -> bool:
+    """True if the outputs of this notebook hold records, as the setting `records` says."""
+    return _records_choice() != "off"
+
+
+def _records_choice() -> str:
+    # A broken file of the project stops no picture of a run.
+    return current_settings(without_project=bool(project_file_error())).records
 
 
 def running_metadata(run_id: str) -> dict[str, Any]:
@@ -276,7 +277,8 @@ def running_metadata(run_id: str) -> dict[str, Any]:
     return {"nbagent": run_reference(run_id)}
 
 
-def display_final(run: RunRecord) -> None:
-    """Show a run without buttons, in one final display."""
-    made = {"text/html": page(picture(run, actions=False)), "text/plain": run_text(run)}
+def display_final(run: RunRecord, text: Callable[[RunRecord], str] = saved_text) -> None:
+    """Show a run without buttons, in one final display with its text."""
+    drawn = page(picture(run, actions=False, has_record=has_records()))
+    made = {"text/html": drawn, "text/plain": text(run)}
     display(made, raw=True, metadata=records_metadata(run))

@@ -8,7 +8,7 @@ from functools import cache
 from importlib.resources import files
 
 from nbagent.view.node import closed_lists
-from nbagent.view.run_picture import live_stylesheet
+from nbagent.view.theme import live_stylesheet
 
 _PARTS = ("build", "clicks", "actions", "questions", "view", "widgets")
 _COMMENT = re.compile(r"/\*\*.*?\*/|^\s*//[^\n]*\n", re.DOTALL | re.MULTILINE)

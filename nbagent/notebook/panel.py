@@ -31,12 +31,14 @@ from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
 from nbagent.notebook import button_actions, kernel, panel_lists
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
+from nbagent.notebook.live_output import comm_id, listen
 from nbagent.notebook.messages import Message, read_message
-from nbagent.notebook.outputs import Output, ViewOpener
+from nbagent.notebook.outputs import Output
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.notebook.panel_form import Form, without_keys
 from nbagent.notebook.panel_sidecar import PanelPosition, SidecarTab, panel_position
 from nbagent.notebook.prompt_names import evaluate
-from nbagent.notebook.run_widget import LiveRun, comm_id, listen, script, stylesheet
+from nbagent.notebook.run_widget import LiveRun
 from nbagent.providers.default_model import choose_default_model
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
@@ -82,18 +84,14 @@ class Panel(Output):
         self._records: dict[str, RunRecord] = {}
         """Records of the conversation in memory, by run id."""
         self._live_runs: dict[str, LiveRun] = {}
-        """Views of the running runs: one run, or several answers to one request."""
-        self._n_running = 0
-        """Number of them that have not ended."""
+        """The view of the running run, by its id."""
         self._error = self._status = self._draft = self._default_model = ""
         self._tab, self._notice = SidecarTab(), ""
         self._has_listed = False
         """True if a page has asked for a list since the last report of a change."""
         self._unsent_prompts: dict[str, str] = {}
         """Prompts that have not started yet, by the ids of their messages."""
-        self.open_views = lambda n: ViewOpener(
-            partial(self._open, "", "", n), partial(self._on_fewer, n)
-        )
+        self.open_view = partial(self._open, "", "")
         exports = [[word, row.title] for word, row in FORMATS.items() if row.in_panel]
         self.widget = PanelWidget(fields=Form.fields(), exports=exports)
         listen(self.widget, self.on_message)
@@ -212,14 +210,14 @@ class Panel(Output):
         """Handle a message of a page in the thread where it arrived, also while a cell runs."""
         try:
             if message := read_message(content):
-                self.context.copy().run(self._dispatch, message, content)
+                self.context.copy().run(self._dispatch, message)
         except Exception as error:
             self._fail(error)
 
-    def _dispatch(self, message: Message, content: object) -> None:
+    def _dispatch(self, message: Message) -> None:
         match message.kind:
             case "ready" if message.page:
-                self._on_ready(str(message.page), content)
+                self._on_ready(message.page)
             case "draft":
                 is_short = len(message.text) <= _DRAFT_CHARS
                 self._draft = without_keys(message.text) if is_short else ""
@@ -249,20 +247,20 @@ class Panel(Output):
             case "export":
                 self._run_in_thread(partial(self._export, message))
             case _:
-                self._forward_to_views(content)
+                self._forward_to_views(message)
 
-    def _on_ready(self, page: str, content: object) -> None:
+    def _on_ready(self, page: int | str) -> None:
         # Read before the pictures are drawn: a run that ends meanwhile leaves `_live_runs`, and
         # this page would show it as running for good.
         live_runs = [*self._live_runs.values()]
-        self._send_conversation(page)
+        self._send_conversation(str(page))
         # In this order: the views then send pictures that include everything up to now.
         for live in live_runs:
-            live.on_message(content)
+            live.updates.page_ready(page)
 
-    def _forward_to_views(self, content: object) -> None:
+    def _forward_to_views(self, message: Message) -> None:
         for live in [*self._live_runs.values()]:
-            live.on_message(content)
+            live.on_message(message)
 
     def _stop(self, kind: str) -> None:
         with self._lock:
@@ -270,14 +268,14 @@ class Panel(Output):
             self._unsent_prompts.clear()
         for message_id, prompt in withdrawn.items():
             self._return_prompt(message_id, prompt)
-        self._forward_to_views({"kind": kind})
+        self._forward_to_views(Message(kind=kind))
 
     def _submit(self, message_id: str, prompt: str, *, is_send: bool) -> None:
         self._unsent_prompts[message_id] = prompt
         # If Stop withdraws the prompt first, the look-up fails and `_on_start_error` ignores it.
         start_by_click(
             lambda: self._request(self._unsent_prompts[message_id], is_send=is_send),
-            show=partial(self._open, message_id, prompt, 1),
+            show=partial(self._open, message_id, prompt),
             on_error=partial(self._on_start_error, message_id),
             context=self.context,
         )
@@ -311,15 +309,12 @@ class Panel(Output):
         """Options of the form for a run that continues or forks `run`."""
         return self._form.options(run)
 
-    def _open(
-        self, message_id: str, prompt: str, n: int, run: RunRecord, controls: RunControls
-    ) -> LiveRun:
-        """Open the view of a starting run, one of `n`."""
+    def _open(self, message_id: str, prompt: str, run: RunRecord, controls: RunControls) -> LiveRun:
+        """Open the view of a starting run."""
         ended = partial(self._ended, prompt, controls)
         live = LiveRun(run, controls, send=self.widget.send, ended=ended, kernel_id=self.id)
         live.can_answer = True  # a person clicked in a page
         with self._lock:
-            self._n_running = self._n_running or n
             self._live_runs[run.id], self.running_id, self._status = live, run.id, ""
             self._draft = "" if self._draft.strip() == without_keys(prompt).strip() else self._draft
             self._records[run.id] = run
@@ -346,7 +341,7 @@ class Panel(Output):
         """Handle the end of a run, or a failure before it started. Any thread."""
         with self._lock:
             self._records[run.id] = run
-            self._count_ended(1)
+            self._live_runs, self.running_id = {}, ""
             if run.phase == "Running":  # it never started: only the controls know the reason
                 run = getattr(controls, "record", run)
                 self._remove_from_conversation({run.id})
@@ -360,23 +355,6 @@ class Panel(Output):
             else:
                 self._push_state("")
         self._run_on_main_loop(self._refresh_and_save)
-
-    def _on_fewer(self, n: int) -> None:
-        """Handle that fewer than `n` answers to one request start."""
-        with self._lock:
-            if self._live_runs:
-                self._count_ended(n - len(self._live_runs))
-        self._run_on_main_loop(self._refresh_and_save)
-
-    def _count_ended(self, n: int) -> None:
-        """Count `n` runs as ended; after the last one, list the answers if there are several."""
-        self._n_running -= n
-        if self._n_running == 0:
-            answers, self._live_runs, self.running_id = [*self._live_runs], {}, ""
-            if len(answers) > 1:
-                parent_id = next(run.parent_id for i in answers if (run := self._records.get(i)))
-                self.add(parent_id or "", *answers)
-                self._send_conversation()
 
     def _refresh_and_save(self) -> None:
         self.refresh()

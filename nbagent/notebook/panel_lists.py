@@ -12,8 +12,10 @@ from nbagent.notebook.outputs import records_metadata
 from nbagent.session.models import ProviderModels, list_models
 from nbagent.session.stores import current_store
 from nbagent.settings.sources import current_settings
-from nbagent.view.node import Node, h, html
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html
 from nbagent.view.run_picture import ROOT_CLASS, page, picture
+from nbagent.view.run_rows import prompt_line, run_row
 from nbagent.view.run_status import status_of
 from nbagent.view.run_tree import tree_node
 from nbagent.view.terminal import run_text
@@ -22,9 +24,7 @@ from nbagent.view.text_format import (
     format_count,
     format_duration,
     format_start,
-    one_line,
     pluralize,
-    sanitize_prose,
     sanitize_value,
 )
 
@@ -119,7 +119,7 @@ def _facts(run: RunSummary) -> list[str]:
 
 def _run_row(run: RunSummary) -> Node:
     """Return a button that opens a run."""
-    prompt = one_line(sanitize_value(run.prompt), 120) or "(no prompt)"
+    prompt = run_row(run).prompt
     when = format_start(run.started_at)
     about = h(
         "small", "", " · ".join(sanitize_value(fact) for fact in (when, *_facts(run)) if fact)
@@ -170,7 +170,7 @@ def saved_form(
     shown: list[RunRecord] = []
     folds: list[str] = []
     for run in reversed(runs):
-        label = one_line(sanitize_prose(run.prompt), 100) or run.id[:8]
+        label = prompt_line(run.prompt) or run.id[:8]
         about = h("small", "", f"{status_of(run).word} · {sanitize_value(run.model)}")
         fold = h("summary", "", label, " ", about)
         made = h("details", "", fold, picture(run, actions=False), open_=None if shown else "")

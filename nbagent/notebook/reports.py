@@ -50,9 +50,9 @@ from nbagent.store.audit import FILE_NAME as AUDIT_FILE
 from nbagent.store.audit import verify_audit
 from nbagent.store.home import current_home
 from nbagent.tools.hosts import HostSet, host_names
-from nbagent.view import run_status
 from nbagent.view.listing import Listing
-from nbagent.view.text_format import format_start, one_line, pluralize, sanitize_value
+from nbagent.view.run_rows import run_row
+from nbagent.view.text_format import one_line, pluralize, sanitize_value
 from nbagent.workflow.summary import workflow_text
 
 _MIN_FREEABLE_BYTES = 100_000
@@ -265,7 +265,7 @@ def _tool_row(spec: ToolSpec, rules: PolicyRules) -> Row:
 def _call_decision(spec: ToolSpec, rules: PolicyRules) -> str:
     """Decision on a call, and the rule that makes it."""
     verdict = rules.decide(spec, CallPreview(ruling=spec.traits.ruling))
-    words = {"allow": "allowed", "ask": "asks first", "deny": "denied"}[verdict.ruling]
+    words = {"allow": "allowed", "ask": "needs approval", "deny": "denied"}[verdict.ruling]
     if verdict.rule:
         return f"{words}: {verdict.why}"
     special = rules.conditional_rules(spec)
@@ -305,17 +305,8 @@ def models(provider: str | None = None, run_options: RunOptions | None = None) -
 
 def runs(limit: int) -> Listing:
     """List the last runs, newest first: id, name, start, state, model, prompt."""
-    rows = [
-        (
-            run.id[:8],
-            one_line(run.name or "", 24),
-            format_start(run.started_at),
-            run_status.status_of(run).word,
-            run.model,
-            one_line(run.prompt, 48),
-        )
-        for run in store_to_read().runs(limit=limit)
-    ]
+    run_rows = map(run_row, store_to_read().runs(limit=limit))
+    rows = [(row.id, row.name, row.when, row.word, row.model, row.prompt) for row in run_rows]
     notes = [] if rows else ["no runs yet: run a cell with %%agent"]
     if current_home().is_own and not has_store():
         notes.append("there is no store yet; the first run creates one")

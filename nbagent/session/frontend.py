@@ -85,10 +85,10 @@ class PersonReview(Protocol):
     """The best label, up to 5; the worst is 1."""
 
     def shown(self) -> tuple[tuple[str, str], ...]:
-        """Headings and texts of the current case; empty at the end."""
+        """Headings and texts of the current case, the answer last; empty at the end."""
         ...
 
-    def label(self, value: int) -> None:
+    def label(self, value: int, reason: str | None = None) -> None:
         """Store the label of the current case and show the next."""
         ...
 

@@ -41,6 +41,7 @@ from nbagent.session.run_notices import no_price_text, start_notices
 from nbagent.session.tool_hosts import WorkflowFolders, mount_names, open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
 from nbagent.settings.options import RunOptions, Settings
+from nbagent.settings.project_file import one_project_reading
 from nbagent.tools.hosts import HostSet
 from nbagent.view.graph import Edge, GraphState, Step
 
@@ -73,6 +74,7 @@ class _RunTools:
     folders: WorkflowFolders | None
 
 
+@one_project_reading()
 def prepare_run(
     request: RunRequest,
     store: RunStore,

@@ -10,7 +10,9 @@ a file that cannot be read, are errors: one's own `deny` must not vanish by a ty
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -57,7 +59,35 @@ class ProjectTable:
         return {name: item for name, item in self.items.items() if name not in self.values}
 
 
+_tables: ContextVar[dict[Path, ProjectTable] | None] = ContextVar("_tables", default=None)
+"""Tables that were read in the present `one_project_reading`, by the folder of the search."""
+
+
+@contextmanager
+def one_project_reading() -> Generator[None]:
+    """Read the file at most once inside: a run then has one version of it."""
+    token = _tables.set({})
+    try:
+        yield
+    finally:
+        _tables.reset(token)
+
+
 def read_project_table(start: Path) -> ProjectTable:
+    """Return the table of the nearest pyproject.toml; see `one_project_reading`.
+
+    Raises:
+        UsageError: the file cannot be read, or a limit or rule in it is not valid.
+    """
+    tables = _tables.get()
+    if tables is None:
+        return _read_project_table(start)
+    if start not in tables:
+        tables[start] = _read_project_table(start)
+    return tables[start]
+
+
+def _read_project_table(start: Path) -> ProjectTable:
     """Read the nearest pyproject.toml.
 
     The nearest file counts even without a table of ours: the folders above are other projects.

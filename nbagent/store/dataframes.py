@@ -16,6 +16,8 @@ import reprlib
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import datetime, timedelta
+from functools import cache
+from html import escape
 from typing import TYPE_CHECKING, Any, cast
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, utc_now
@@ -277,6 +279,39 @@ def find_runs(store: Store, filters: dict[str, Any], *, sort: str, limit: int) -
 def frame_of(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """Rows as a frame; pandas infers the dtypes."""
     return _pandas().DataFrame(list(rows))
+
+
+def empty_frame(frame: pd.DataFrame, sentence: str) -> pd.DataFrame:
+    """Copy a frame without rows that displays a sentence instead of bare headers."""
+    empty: Any = _empty_frame_class()(frame)
+    empty.sentence = sentence
+    return empty
+
+
+@cache
+def _empty_frame_class() -> Any:
+    # Made when it is needed: pandas is imported late.
+    pandas = _pandas()
+
+    class EmptyFrame(pandas.DataFrame):
+        """A DataFrame without rows; all that is derived from it is a plain one."""
+
+        _metadata = ("sentence",)
+
+        @property
+        def _constructor(self) -> Any:
+            return pandas.DataFrame
+
+        def __repr__(self) -> str:
+            return self.sentence
+
+        def _repr_html_(self) -> str:
+            return f"<p>{escape(self.sentence)}</p>"
+
+        def __reduce__(self) -> Any:
+            return pandas.DataFrame(self).__reduce__()
+
+    return EmptyFrame
 
 
 def frame_of_columns(columns: Mapping[str, Sequence[Any]]) -> pd.DataFrame:

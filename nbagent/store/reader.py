@@ -92,7 +92,7 @@ _NEWEST_RUNS = (
     "json_extract(doc, '$.options.document')) = ?) ORDER BY n DESC LIMIT ?"
 )
 _RUNS_BY_ID = "WHERE run_id IN (SELECT value FROM json_each(?))"
-_TURN_COLUMNS = ("total_tokens", "node", "agent", "source")
+_TURN_COLUMNS = ("total_tokens", "node", "agent", "source", "saved_usd")
 # CROSS JOIN fixes the order: look up each run, instead of scanning all rows.
 _TURNS_OF_RUNS = (
     f"SELECT x.run, {', '.join(f'x.{name}' for name in _TURN_COLUMNS)} FROM json_each(?) i "

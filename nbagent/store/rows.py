@@ -31,6 +31,7 @@ from nbagent.contracts.records import (
     RunRecord,
     RunSummary,
     ToolRun,
+    recorded_cost,
     turn_id,
 )
 from nbagent.contracts.secrets import redact, redact_json
@@ -326,6 +327,7 @@ def summary_from_rows(run: Row, turns: Sequence[Row], text: str) -> RunSummary:
     run = current_row("runs", run)
     last = turns[-1] if turns else Row()
     sources = [row["source"] for row in turns if row.get("source") in ("hit", "replay")]
+    recorded_usd = recorded_cost((row.get("source", ""), row.get("saved_usd")) for row in turns)
     fields: Row = {
         **_run_fields(run),
         **{name: run[name] for name in ("turns", "tool_calls", "tool_errors") if name in run},
@@ -334,6 +336,7 @@ def summary_from_rows(run: Row, turns: Sequence[Row], text: str) -> RunSummary:
         "last_node": last.get("node"),
         "last_agent": last.get("agent"),
         "replayed": sources[0] if sources else None,
+        "recorded_usd": recorded_usd,
     }
     return RunSummary.model_validate(fields)
 
@@ -406,6 +409,17 @@ def to_notebook_json(run: RunRecord) -> Row:
         # A lone surrogate is not valid UTF-8, so Jupyter could not send it to a front end.
         return {"escaped": json.dumps(document)}
     return document
+
+
+def to_notebook_line(run: RunRecord) -> Row:
+    """Encode a run as one line of a saved notebook, in the form for escaped records.
+
+    A record has dozens of times and ids; each on a line of its own would fill every diff.
+    """
+    document = to_notebook_json(run)
+    if "escaped" in document:
+        return document
+    return {"escaped": json.dumps(document, ensure_ascii=False, separators=(",", ":"))}
 
 
 def run_reference(run_id: str) -> Row:

@@ -10,7 +10,7 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import Message, TextPart, parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.store.record_cells import Row
-from nbagent.store.rows import run_reference, to_notebook_json
+from nbagent.store.rows import run_reference, to_notebook_line
 
 OMITTED_RESULT = "not saved in this notebook (records=own)"
 """Stands for what a tool returned."""
@@ -27,7 +27,7 @@ def saved_record(run: RunRecord, choice: str) -> Row:
     """
     if choice == "off":
         return run_reference(run.id)
-    return to_notebook_json(without_tool_data(run) if choice == "own" else run)
+    return to_notebook_line(without_tool_data(run) if choice == "own" else run)
 
 
 def without_tool_data(run: RunRecord) -> RunRecord:

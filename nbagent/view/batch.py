@@ -10,11 +10,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from math import ceil
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
-from nbagent.view.node import Node, h, html, line
+from nbagent.view.node import Node, h, line
+from nbagent.view.printers import bar_text, html, plain_text
 from nbagent.view.run_facts import offline_model_text
 from nbagent.view.run_picture import ROOT_CLASS, head_row
 from nbagent.view.run_status import Status
@@ -42,12 +43,9 @@ _MAX_SCORERS = 6
 _MAX_FAILURES = 10
 _MAX_VARIANTS_WITH_TWO_RUNS = 6
 """Up to this number of variants, two runs of each can be opened; above it, one of each."""
-_FAILURES_BYTES, _VARIANTS_BYTES, _TEXT_BYTES = 3_000, 5_000, 1_200
-"""Budgets: failures in HTML, variants in HTML, each of the two tables in plain text."""
-_MAX_TEXT_VARIANTS = 10
-_TEXT_BAR_CHARS = 30
+_FAILURES_BYTES, _VARIANTS_BYTES = 2_000, 5_000
+"""Budgets of the two tables in HTML."""
 _ALL_ROWS_HINT = "batch.frame() has all"
-_Row = TypeVar("_Row", str, Node)
 _ALL_FAILED = Status("Finished", "bad", "✕")
 
 
@@ -291,7 +289,7 @@ def batch_parts(
         "div",
         "nba-top",
         head_row(status, name, facts, *stops),
-        h("div", "nba-bar", *bar, role="img", title=counts, aria_label=counts),
+        h("div", "nba-bar nba-counts", *bar, role="img", title=counts, aria_label=counts),
         line("nba-wide nba-note", counts),
         data_key="head",
         data_since="" if is_live else None,
@@ -350,21 +348,22 @@ def _variant_nodes(progress: BatchProgress, kernel: str) -> list[Node]:
             *(table_cell("td", [text], right=True) for text in numbers),
         ]
         opens = [
-            h("span", "", action_button("show", f"Run {n}"), " ", data_run=run_id)
+            h("span", "", action_button("show", f"Open run {n}"), " ", data_run=run_id)
             for n, run_id in enumerate(variant.run_ids[:openers], 1)
         ]
-        return h("tr", "", *cells, h("td", "", *opens) if opens else None)
+        return h("tr", "", *cells, table_cell("td", opens) if opens else None)
 
     name, *numbers = _column_names(scorers)
     heads = [table_cell("th", [name]), *(table_cell("th", [text], right=True) for text in numbers)]
+    heads += [table_cell("th", ["first runs"])] if openers else []
     shown = _take_within(_VARIANTS_BYTES, map(row, progress.variants))
     more = len(progress.variants) - len(shown)
     return [_table(heads, shown, f"{pluralize(more, 'variant')} more" if more else "")]
 
 
-def _take_within(budget: int, rows: Iterable[_Row]) -> list[_Row]:
+def _take_within(budget: int, rows: Iterable[Node]) -> list[Node]:
     """Take rows until their HTML exceeds the budget in bytes; at least one."""
-    shown: list[_Row] = []
+    shown: list[Node] = []
     for row in rows:
         budget -= len(html(row).encode())
         if shown and budget < 0:
@@ -384,13 +383,7 @@ def _table(heads: Sequence[Node], rows: Sequence[Node], more: str) -> Node:
 
 def batch_text(progress: BatchProgress) -> str:
     """Print a batch as plain lines."""
-    status, name = status_of(progress), one_line(sanitize_value(progress.name), _NAME_CHARS)
-    lines = [f"{status.mark} {status.word} · {name} · {' · '.join(progress_facts(progress))}"]
-    lines.append(f"{_bar_text(progress)} {counts_text(progress)}")
-    lines += _failure_lines(progress)
-    if not is_active(progress) and progress.variants:
-        lines += _variant_lines(progress)
-    return "\n".join(filter(None, [*lines, *progress_notes(progress), end_text(progress)]))
+    return plain_text(batch_node(progress))
 
 
 def batch_line(progress: BatchProgress) -> str:
@@ -401,33 +394,4 @@ def batch_line(progress: BatchProgress) -> str:
 
 
 def _bar_text(progress: BatchProgress) -> str:
-    marks, bar, done = {"ok": "#", "bad": "x", "model": ">", "left": "."}, "", 0
-    for piece in bar_segments(progress):
-        done += piece.n_cases
-        until = round(_TEXT_BAR_CHARS * done / progress.total)
-        # At least one character: a few failed cases of many must not disappear.
-        bar += marks[piece.kind] * max(1, until - len(bar))
-    return f"[{bar[:_TEXT_BAR_CHARS]}]"
-
-
-def _failure_lines(progress: BatchProgress) -> list[str]:
-    rows = map(_failure_cells, progress.failures[:_MAX_FAILURES])
-    texts = (f"✕ {' · '.join(filter(None, labels))}: {why}" for *labels, why in rows)
-    lines = _take_within(_TEXT_BYTES, texts)
-    more = progress.failed - len(lines) if lines else 0
-    return [*lines, f"  … {more:,} more failed; {_ALL_ROWS_HINT}"] if more > 0 else lines
-
-
-def _variant_lines(progress: BatchProgress) -> list[str]:
-    scorers = _scorers(progress)
-    shown = progress.variants[:_MAX_TEXT_VARIANTS]
-    rows = [_column_names(scorers), *(_variant_texts(variant, scorers) for variant in shown)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-
-    def row(texts: Sequence[str]) -> str:
-        padded = zip(texts[1:], widths[1:], strict=True)
-        return "  ".join([texts[0].ljust(widths[0]), *(text.rjust(n) for text, n in padded)])
-
-    lines = _take_within(_TEXT_BYTES, map(row, rows))
-    more = len(progress.variants) - (len(lines) - 1)
-    return [*lines, f"… {pluralize(more, 'variant')} more; {_ALL_ROWS_HINT}"] if more else lines
+    return bar_text([(f"nba-i-{piece.kind}", piece.n_cases) for piece in bar_segments(progress)])

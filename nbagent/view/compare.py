@@ -11,14 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from nbagent.contracts.canonical import canonical_json, json_object
-from nbagent.contracts.errors import ErrorInfo
+from nbagent.contracts.errors import ErrorCode, ErrorInfo
 from nbagent.contracts.messages import parse_arguments
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolResult, ToolRun
 from nbagent.view import text_format
 from nbagent.view.node import Node, h, text_of
+from nbagent.view.printers import plain_text
 from nbagent.view.result_tables import table_of
 from nbagent.view.run_picture import ROOT_CLASS
 
@@ -38,6 +39,8 @@ _MAX_EQUAL_PAIRS = 1_000_000
 """Pairs of equal words. `SequenceMatcher` is slow with them: this number takes 0.2 s."""
 _MAX_TOKENIZED_BYTES = 4_000
 """Bytes of a turn or a call from which its words are taken for the alignment."""
+_SAME = "nba-same"
+"""Class of equal parts; a text leaves them out."""
 _WORD = re.compile(r"\w+")
 _TOKEN = re.compile(r"(?:\d+(?:[.,]\d+)*|\w+)\s*|[^\w\s]\s*|\s+")
 """A number is one word, with its points and commas."""
@@ -128,7 +131,9 @@ def _with_result(call: ToolRun, results: Mapping[str | None, str]) -> ToolRun:
         return call
     body = parse_arguments(text) or {}
     failed = json_object(body.get("error")) or {}
-    error = ErrorInfo("E_TOOL_FAILED", str(failed.get("message")))
+    code = cast("ErrorCode", str(failed.get("code") or "E_TOOL_FAILED"))
+    details = json_object(failed.get("details")) or {}
+    error = ErrorInfo(code, str(failed.get("message")), details)
     result = ToolResult(ok=not failed, data=body.get("data"), error=error if failed else None)
     return call.model_copy(update={"result": result})
 
@@ -391,7 +396,13 @@ def _title(group: Group) -> str:
     return " | ".join(turn or "–" for turn in group.turns) or "Begin"
 
 
-def _row_nodes(row: Difference) -> Iterator[Node]:
+def _row_nodes(row: Difference) -> list[Node]:
+    if row.status == "same":
+        return [h("div", _SAME, *_text_nodes(row))]
+    return [*_text_nodes(row)]
+
+
+def _text_nodes(row: Difference) -> Iterator[Node]:
     yield h("div", "nba-lab", f"{row.part} · {row.status}")
     there = [(letter, t) for letter, t in zip(LETTERS, row.texts, strict=False) if t is not None]
     (first, base), *others = there
@@ -409,21 +420,4 @@ def _diff_nodes(diff: DiffPieces) -> Iterator[Node]:
 
 def compare_text(records: Sequence[RunRecord]) -> str:
     """Print the comparison as plain text: `[-only before-]{+only after+}`."""
-    columns = [("", *LETTERS[: len(records)]), *totals(records)]
-    lines = [f"{row[0]:<7} {' | '.join(row[1:])}" for row in columns]
-    for group in differences(records):
-        lines += ["", f"{_title(group)}  {group.status}"]
-        lines += [
-            f"  {row.part}: {_difference_line(row)}" for row in group.rows if row.status != "same"
-        ]
-    return "\n".join(lines)
-
-
-def _difference_line(row: Difference) -> str:
-    base, *others = [text for text in row.texts if text is not None]
-    marks = {"=": "{}", "-": "[-{}-]", "+": "{{+{}+}}"}
-    differences = [
-        "".join(marks[op].format(text) for op, text in _abbreviated(text_diff(base, other)))
-        for other in others
-    ]
-    return " / ".join(differences) or f"{row.status}: {text_format.one_line(base, 200)}"
+    return plain_text(compare_node(records), omitted={_SAME})

@@ -16,7 +16,8 @@ from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.records import RunRecord
 from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, tools_chars
 from nbagent.view.images import part_text, render_parts
-from nbagent.view.node import Node, h, line, text_of
+from nbagent.view.node import Node, h, line
+from nbagent.view.printers import plain_text
 from nbagent.view.run_picture import ROOT_CLASS, head_row, page, summary_row
 from nbagent.view.run_status import Status
 from nbagent.view.text_format import (
@@ -93,36 +94,31 @@ class _Section(NamedTuple):
 
 def _text(dry: DryRun) -> str:
     """Print the dry run: facts, then each section. For terminals, scripts and exports."""
-    rows = _facts(dry)
-    width = max(len(name) for name, _ in rows)
-    lines = [f"dry run · {sanitize_value(dry.run.model)} · nothing was sent or stored"]
-    lines += [f"{name:<{width}}  {value}" for name, value in rows]
-    for piece in _sections(dry):
-        lines += ["", f"── {piece.title} · {piece.size}"]
-        lines += [f"   {row}" for row in piece.text.splitlines()]
-        lines += [f"   [{text_of(node)}]" for node in piece.pictures]
-        lines += [f"   {piece.note}"] if piece.note else []
-    return "\n".join(lines)
+    head, facts, *sections = _nodes(dry)
+    pieces = [plain_text(h("div", "", head, facts))]
+    # Without the start of each text, which follows whole.
+    pieces += [plain_text(piece, unfold=True, omitted={"nba-sum"}) for piece in sections]
+    return "\n\n".join(pieces)
 
 
 def _node(dry: DryRun) -> Node:
     """Draw the dry run: facts, a fold for each section, and the body of the request."""
+    body = json.dumps(map_strings(dry.body, _without_base64), ensure_ascii=False, indent=2)
+    shown, note = truncate(sanitize_value(body), _MAX_BODY_CHARS, has_all=_BODY_EXPRESSION)
+    section = _Section("body", f"{dry.body_bytes:,} bytes", shown, note)
+    return h("div", ROOT_CLASS, *_nodes(dry), _section_node(section))
+
+
+def _nodes(dry: DryRun) -> list[Node]:
+    """Draw the head, the facts, and a fold for each section."""
     rows = [
         h("tr", "", h("th", "", name, scope="row"), h("td", "", value))
         for name, value in _facts(dry)
     ]
     status = Status("Dry run", "bad" if dry.key == "missing" else "waits", "○")
     head = head_row(status, dry.run.model, ["nothing was sent or stored"])
-    body = json.dumps(map_strings(dry.body, _without_base64), ensure_ascii=False, indent=2)
-    shown, note = truncate(sanitize_value(body), _MAX_BODY_CHARS, has_all=_BODY_EXPRESSION)
-    pieces = [*_sections(dry), _Section("body", f"{dry.body_bytes:,} bytes", shown, note)]
-    return h(
-        "div",
-        ROOT_CLASS,
-        head,
-        h("div", "nba-wide", h("table", "", *rows)),
-        *map(_section_node, pieces),
-    )
+    facts = h("div", "nba-wide", h("table", "", *rows))
+    return [head, facts, *map(_section_node, _sections(dry))]
 
 
 def _section_node(piece: _Section) -> Node:

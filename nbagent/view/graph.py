@@ -64,6 +64,18 @@ class GraphState(Value):
 
 def run_graph_node(run: RunRecord) -> Node | None:
     """Draw the workflow of a run at its present position; None if it has no workflow."""
+    plan = _present_state(run)
+    return None if plan is None else graph_node(plan)
+
+
+def current_step(run: RunRecord) -> Step | None:
+    """Return the step at which the workflow of a run is; None if it has no graph."""
+    plan = _present_state(run)
+    return next((step for step in plan.steps if step.id == plan.here), None) if plan else None
+
+
+def _present_state(run: RunRecord) -> GraphState | None:
+    """Return the graph at the present position; None if the run has no valid graph."""
     if run.workflow is None or run.workflow.graph is None:
         return None
     try:
@@ -78,7 +90,7 @@ def run_graph_node(run: RunRecord) -> Node | None:
                 here = step
     if run.stop_reason == "workflow_complete":
         path.append(here)
-    return graph_node(plan.model_copy(update={"completed": tuple(path), "here": here}))
+    return plan.model_copy(update={"completed": tuple(path), "here": here})
 
 
 def _transition_target(run: ToolRun) -> str | None:

@@ -5,14 +5,12 @@ Knows nothing of the listed things. Makes every text of a listing safe to print.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nbagent.view.node import Node, h, html
+from nbagent.view.node import Node, h
+from nbagent.view.printers import html, plain_text
 from nbagent.view.text_format import sanitize_value
-
-_MAX_COLUMN_CHARS = 24
-"""Width of a column; a longer cell is printed on a line of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -28,12 +26,7 @@ class Listing:
     parts: Sequence[Listing] = ()
 
     def __str__(self) -> str:
-        rows = list(_aligned(self.columns, self._cells()))
-        notes = sanitize_value("\n".join(self.notes)).splitlines()
-        lines = [*rows, *([""] if rows and notes and not self.title else ()), *notes]
-        if self.title:
-            lines = [sanitize_value(self.title), *(f"  {line}".rstrip() for line in lines)]
-        return "\n\n".join(filter(None, ["\n".join(lines), *map(str, self.parts)]))
+        return plain_text(self.node())
 
     def _cells(self) -> list[list[str]]:
         return [[" ".join(sanitize_value(cell).split("\n")) for cell in row] for row in self.rows]
@@ -62,20 +55,3 @@ class Listing:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return {"text/html": html(self.node()), "text/plain": str(self)}
-
-
-def _aligned(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Print rows with aligned columns; columns without any text are omitted."""
-    columns = [i for i, cells in enumerate(zip(*rows, strict=True)) if any(cells)]
-    lines = [heads, *rows] if heads and len(columns) > 1 else rows
-    widths = {i: max(min(len(row[i]), _MAX_COLUMN_CHARS) for row in lines) for i in columns[:-1]}
-    for row in lines:
-        line = ""
-        for i in columns:
-            if i in widths and len(row[i]) > widths[i]:
-                yield line + row[i]
-                line = " " * (len(line) + widths[i] + 2)
-            else:
-                line += f"{row[i]:<{widths.get(i, 0)}}  "
-        if line.strip():
-            yield line.rstrip()

@@ -18,7 +18,9 @@ from nbagent.contracts.records import (
     ToolRun,
     TurnRequest,
 )
+from nbagent.view.graph import current_step
 from nbagent.view.markdown import markdown_nodes, prose_text
+from nbagent.view.result_summary import summarize_error, summarize_result
 from nbagent.view.run_status import error_text
 from nbagent.view.text_format import (
     format_cost,
@@ -27,11 +29,11 @@ from nbagent.view.text_format import (
     pluralize,
     sanitize_prose,
     sanitize_value,
-    summarize_value,
 )
 
 NAME_CHARS = 160
 _NOTE_CHARS = 1_000
+_MAX_NOTICES = 20
 _REASON_CHARS = 300
 _DECIDED_BY = {
     "person": "you",
@@ -57,6 +59,8 @@ class Outcome(NamedTuple):
 
     text: str
     is_bad: bool = False
+    detail: str = ""
+    """Message of an error, for a line without the call's card."""
 
 
 # The run
@@ -88,6 +92,15 @@ def workflow_position(run: RunSummary) -> str:
     return _joined_names(workflow, run.last_node, run.last_agent or run.agent)
 
 
+def placed_summary(run: RunRecord) -> RunSummary:
+    """Summarize a run with the step at which its workflow is, as the graph shows it."""
+    summary, step = run.summary(), current_step(run)
+    if step is None or step.id == summary.last_node:
+        return summary
+    # The last turn moved the workflow to a step that has had no turn.
+    return summary.model_copy(update={"last_node": step.id, "last_agent": step.agent})
+
+
 def agent_and_node(turn: EngineTurn) -> str:
     """Agent and workflow node of a turn."""
     return _joined_names(turn.agent, turn.node)
@@ -111,8 +124,9 @@ def head_facts(run: RunSummary, *, elapsed_ms: float | None = None) -> list[Fact
         facts.append(_number_fact(pluralize(run.tool_calls, "call")))
     if usage.total_tokens:
         facts.append(_number_fact(pluralize(usage.total_tokens, "token"), _cache_text(usage)))
-    if run.cost_usd:
-        facts.append(Fact(format_cost(run.cost_usd)))
+    if run.cost_usd or run.recorded_usd:
+        recorded = f"({format_cost(run.recorded_usd)} recorded)" if run.recorded_usd else ""
+        facts.append(Fact(format_cost(run.cost_usd or 0), "", recorded))
     time = format_duration(run.duration_ms if elapsed_ms is None else elapsed_ms)
     return [*facts, _number_fact(time, _REPLAY_LABELS.get(run.replayed or "", ""))]
 
@@ -175,7 +189,7 @@ def is_failure(error: ErrorInfo | None) -> bool:
 
 
 def turn_notes(turn: EngineTurn) -> list[str]:
-    """Notes of a turn: retries, dropped parameters, cut answers, workflow moves, notices."""
+    """Notes of a turn: retries, dropped parameters, cut answers, workflow moves."""
     response, waited = turn.response, f"waited {format_duration(turn.retry_wait_ms)}"
     notes = [waited] if turn.retry_wait_ms else []
     if turn.attempts > 1:
@@ -192,7 +206,12 @@ def turn_notes(turn: EngineTurn) -> list[str]:
     if response and response.finish_reason == "content_filter":
         notes.append("cut off by the provider's content filter")
     moves = filter(None, map(_transition_text, turn.tool_runs))
-    return [*notes, *moves, *map(note_text, turn.notices)]
+    return [*notes, *moves]
+
+
+def turn_notices(turn: EngineTurn) -> list[str]:
+    """Notices of a turn, such as a parameter that the server refused. No fold hides them."""
+    return [f"note: {text}" for text in map(note_text, turn.notices[:_MAX_NOTICES])]
 
 
 def _transition_text(run: ToolRun) -> str:
@@ -223,11 +242,22 @@ def text_preview(text: str) -> str:
 
 
 def turn_numbers(turn: EngineTurn) -> str:
-    """`428 tok · 1.1 s`."""
-    usage = turn.response.usage if turn.response else None
-    tokens = f"{usage.total_tokens:,} tok" if usage and usage.total_tokens else ""
-    parts = (tokens, format_duration(turn.duration_ms), replay_label(turn))
+    """`428 tok · 1.1 s`, for a line that is printed while the run is at work."""
+    parts = (_tokens_text(turn), format_duration(turn.duration_ms), replay_label(turn))
     return " · ".join(filter(None, parts))
+
+
+def turn_tokens(turn: EngineTurn) -> str:
+    """`428 tok`. The times of a run stand together in its head and its footer.
+
+    Two runs of a cell then differ in these two lines of a saved notebook, and in no other one.
+    """
+    return " · ".join(filter(None, (_tokens_text(turn), replay_label(turn))))
+
+
+def _tokens_text(turn: EngineTurn) -> str:
+    usage = turn.response.usage if turn.response else None
+    return f"{usage.total_tokens:,} tok" if usage and usage.total_tokens else ""
 
 
 def replay_label(turn: EngineTurn) -> str:
@@ -247,12 +277,13 @@ def call_outcome(run: ToolRun, *, pending: str = "") -> Outcome:
         if code == "E_DENIED":
             by = _DECIDED_BY.get(run.approved_by or "", "")
             return Outcome(f"✕ denied by {by}" if by else "✕ denied", is_bad=True)
-        return Outcome(f"✕ {code}", is_bad=True)
+        detail = summarize_error(result.error).removeprefix(code) if result.error else ""
+        return Outcome(f"✕ {code}", is_bad=True, detail=detail)
     if move := _transition_text(run):
         return Outcome(f"→ {move}")
     if result.data is None and result.attachments:
         return Outcome(f"→ {pluralize(len(result.attachments), 'attachment')}")
-    return Outcome(f"→ {summarize_value(result.data)}")
+    return Outcome(f"→ {summarize_result(result.data)}")
 
 
 # A tool run
@@ -260,17 +291,28 @@ def call_outcome(run: ToolRun, *, pending: str = "") -> Outcome:
 
 def execution_text(run: ToolRun) -> str:
     """Thread and duration of a call: `main thread · 12 ms`."""
-    if run.started_at is None:
-        return "did not run" if run.result else ""
-    if run.result is None:
-        return ""
+    if run.started_at is None or run.result is None:
+        return thread_text(run)
     return " · ".join(filter(None, (run.ran_in, format_duration(run.duration_ms))))
 
 
-def decision_text(run: ToolRun) -> str:
-    """Decision on a call and who made it; empty if no approval was needed."""
+def thread_text(run: ToolRun) -> str:
+    """Thread of a call, or that it did not run."""
+    if run.started_at is None:
+        return "did not run" if run.result else ""
+    return run.ran_in or "" if run.result else ""
+
+
+def decision_text(run: ToolRun, *, with_reason: bool = False) -> str:
+    """Decision on a call and who made it; empty if no approval was needed.
+
+    `with_reason` adds why a call was denied, where no card shows it.
+    """
     if not run.approval:
         return ""
+    if with_reason and run.approval == "denied" and run.reason:
+        why = one_line(sanitize_value(run.reason), _REASON_CHARS)
+        return f"{decision_text(run)}: {why}"
     by = run.approved_by or ""
     text = one_line(sanitize_value(run.approval), NAME_CHARS)
     if by == "nobody":

@@ -6,11 +6,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from nbagent.contracts.approval import Question
@@ -29,9 +26,11 @@ from nbagent.view.images import (
 )
 from nbagent.view.live_text import ARGUMENTS_CHARS, TurnDraft, progress_node, reasoning_node
 from nbagent.view.markdown import MAX_CHARS, markdown_nodes
-from nbagent.view.node import STYLES, Node, h, html, line
+from nbagent.view.node import Node, first_class, h, line
+from nbagent.view.printers import html
 from nbagent.view.question import open_questions_node, question_node
-from nbagent.view.result_tables import table_of
+from nbagent.view.result_summary import summarize_result
+from nbagent.view.result_tables import prompt_blocks, table_of
 from nbagent.view.run_status import Status
 from nbagent.view.text_format import (
     format_duration,
@@ -42,11 +41,11 @@ from nbagent.view.text_format import (
     sanitize_value,
     show_escapes,
     summarize_arguments,
-    summarize_value,
     tool_title,
     truncate,
     value_text,
 )
+from nbagent.view.theme import history_stylesheet, saved_stylesheet, used_rules
 from nbagent.view.turn_request import (
     label_node,
     labelled_nodes,
@@ -59,6 +58,9 @@ _RESULT_CHARS = 3_000
 """Shown characters of a result, and of printed text."""
 _PROMPT_CHARS = 2_000
 _CALLS_IN_LINE = 4
+_TIMED_TURNS, _TIMED_CALLS, _TIMED_NAME_CHARS = 100, 8, 40
+_TURN_MEANING = "one request to the model and its calls"
+_RECORD_NOTE = "its record is in this file"
 STOPPING, PAUSING = "Stopping…", "Pausing after this turn…"
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset text between `$` in any output: "$5 or
 # $6" would become a formula, and a model's text would be run as TeX. These classes prevent that.
@@ -95,6 +97,8 @@ def picture(
     unfolded: frozenset[str] = frozenset(),
     kernel: str = "",
     actions: bool = True,
+    next_step: str = "",
+    has_record: bool = False,
 ) -> Node:
     """Draw a whole run.
 
@@ -104,6 +108,8 @@ def picture(
         unfolded: keys of the folds that the person opened, such as `C01`, `C01/request`.
         kernel: `data-kernel` of the output that answers the buttons.
         actions: False omits the buttons.
+        next_step: command that continues the run, for a form without buttons.
+        has_record: True if the file that holds the picture holds the run's record too.
     """
     has_actions = actions and live is None and run.phase != "Running"
     answer, answer_figures = _answer_nodes(run)
@@ -128,7 +134,7 @@ def picture(
             run_status.ending_text(run),
         ),
         answer_box(run) if has_actions else None,
-        None if live else footer(run, has_actions),
+        None if live else footer(run, has_actions, _RECORD_NOTE if has_record else next_step),
         role="group",
         aria_label=f"agent run, {sanitize_value(run.model)}",
         data_run=run.id,
@@ -136,30 +142,22 @@ def picture(
     )
 
 
-@cache
-def saved_stylesheet() -> str:
-    """Return the style sheet of saved pictures; it refines the inline styles."""
-    return _minified("run.css")
-
-
-def _minified(name: str) -> str:
-    """Read a style sheet and remove comments and spaces: each saved run contains it."""
-    text = files("nbagent.view").joinpath(name).read_text("utf-8")
-    text = re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
-    return re.sub(r"\s*([{};,>])\s*", r"\1", re.sub(r"\s+", " ", text)).strip()
-
-
-@cache
-def live_stylesheet() -> str:
-    """Return the style sheet of live pictures, which have no inline styles and may ask."""
-    # `nba-do` hides buttons that nobody answers; in a live picture they are answered.
-    rules = [f".{cls}{{{style}}}" for cls, style in STYLES.items() if cls != "nba-do"]
-    return "".join(rules) + saved_stylesheet() + _minified("question.css")
-
-
 def page(node: Node) -> str:
     """Print a picture as HTML with its style sheet, as a notebook saves it."""
-    return f"<style>{saved_stylesheet()}</style>{html(node)}"
+    is_history = first_class(node) == "nba-history"
+    return styled(html(node), history_stylesheet() if is_history else saved_stylesheet())
+
+
+def styled(pictures: str, sheet: str = "") -> str:
+    """Add the style sheet to printed pictures: the rules that they use; all of them for none.
+
+    It stands behind the first line: beside it, that line's time and id would be in every diff.
+    """
+    sheet = sheet or saved_stylesheet()
+    first, line_end, rest = pictures.partition("\n")
+    if not line_end:
+        return f"<style>{used_rules(sheet, pictures) if pictures else sheet}</style>\n{pictures}"
+    return f"{first}\n<style>{used_rules(sheet, pictures)}</style>\n{rest}"
 
 
 # The head
@@ -171,9 +169,10 @@ def head(run: RunRecord, live: LiveState | None) -> Node:
     if live and live.open_questions:
         status = Status("Waiting for you", "waits", "?")
     clock = f"{live.elapsed_ms:.0f}" if live else None
-    *facts, time = run_facts.head_facts(run.summary(), elapsed_ms=live.elapsed_ms if live else None)
+    elapsed_ms = live.elapsed_ms if live else None
+    *facts, time = run_facts.head_facts(run_facts.placed_summary(run), elapsed_ms=elapsed_ms)
     shown: list[Node] = [node for fact in facts for node in (_fact(fact), " · ")]
-    shown.append(_fact(time, clock))
+    shown.append(_fact(time, clock, "nba-time"))
     return h(
         "div",
         "nba-top",
@@ -201,12 +200,12 @@ def head_row(status: Status, model: str, facts: Sequence[Node], *buttons: Node) 
     )
 
 
-def _fact(fact: run_facts.Fact, clock: str | None = None) -> Node:
+def _fact(fact: run_facts.Fact, clock: str | None = None, look: str = "") -> Node:
     aside = h("span", "nba-aside", f" {fact.detail}") if fact.detail else None
     word = f" {fact.word}" if fact.word else ""
     if clock is not None:  # the page keeps counting, and the unit may change
-        return h("span", "", h("b", "", fact.value + word, data_clock=clock), aside)
-    return h("span", "", h("b", "", fact.value), word, aside)
+        return h("span", look, h("b", "", fact.value + word, data_clock=clock), aside)
+    return h("span", look, h("b", "", fact.value), word, aside)
 
 
 def _activity_node(live: LiveState) -> Node:
@@ -244,12 +243,11 @@ def prompt_node(run: RunRecord) -> Node | None:
     text = sanitize_prose(run.prompt).strip() or (
         f"({run_facts.origin_text(run)})" if run.parent_id else ""
     )
-    shown, note = truncate(text, _PROMPT_CHARS, has_all="run.record.prompt")
+    blocks, note = prompt_blocks(text, _PROMPT_CHARS, has_all="run.record.prompt")
     files = prompt_attachments(run)
-    if not shown and not files:
+    if not blocks and not files:
         return None
-    lines = [part for row in shown.split("\n") for part in (h("br"), row)][1:]
-    return h("blockquote", "nba-prompt", *lines, line("nba-note", note), *files, data_key="prompt")
+    return h("blockquote", "nba-prompt", *blocks, line("nba-note", note), *files, data_key="prompt")
 
 
 # A turn
@@ -283,7 +281,7 @@ def turn_node(
     body = [
         line("nba-lab", run_facts.agent_and_node(turn)),
         *(writing.parts() if writing else _response_nodes(run, turn, live, answer_figures)),
-        *(line("nba-note", f"note: {note}") for note in run_facts.turn_notes(turn)),
+        *(_fact_line(f"note: {note}") for note in run_facts.turn_notes(turn)),
         line("nba-error", failure and f"✕ {failure}"),
         request_node(run, turn, is_open=f"{key}/request" in unfolded),
         fork_button(key) if fork else None,
@@ -325,22 +323,27 @@ def turn_line_node(run: RunRecord, turn: EngineTurn, live: LiveState | None = No
     """Draw the line of a folded turn: its calls or the start of its text, and its numbers."""
     at_work = live is not None and turn is run.turns[-1]
     summary = turn_summary_nodes(run, turn, live) or ["…" if at_work else "no text"]
-    numbers = run_facts.turn_numbers(turn) if turn.duration_ms > 0 and not at_work else ""
-    return summary_row(turn.id, summary, numbers, data_key=f"{turn.id}/line")
+    numbers = "" if at_work else run_facts.turn_tokens(turn)
+    notices = [h("span", "nba-below nba-note", text) for text in run_facts.turn_notices(turn)]
+    line_key = f"{turn.id}/line"
+    meaning = _TURN_MEANING if turn is run.turns[0] else ""
+    name = h("code", "nba-id", f"turn {turn.id}", title=meaning or None)
+    return summary_row(name, summary, numbers, *notices, data_key=line_key)
 
 
 def summary_row(
-    key: str, summary: Sequence[Node], numbers: str, *, data_key: str | None = None
+    name: Node, summary: Sequence[Node], numbers: str, *below: Node, data_key: str | None = None
 ) -> Node:
-    """Draw the line of a fold: an id, a summary, and numbers at the right."""
+    """Draw the line of a fold: a name or id, a summary, numbers at the right, notices."""
     return h(
         "span",
         "nba-line",
-        h("code", "nba-id", key),
+        h("code", "nba-id", name) if isinstance(name, str) else name,
         " ",
         h("span", "nba-sum", *summary),
         " ",
         h("small", "nba-num", numbers) if numbers else None,
+        *below,
         data_key=data_key,
     )
 
@@ -355,7 +358,10 @@ def turn_summary_nodes(
         nodes.append(call_node(tool, _pending_text(run, turn, tool, live)))
     if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
         nodes.append(f" and {more} more")
-    if not nodes and (preview := run_facts.text_preview(turn.text)):
+    if not nodes and turn is run_facts.answering_turn(run) and live is None:
+        # Not twice: the answer is drawn below the turns.
+        nodes.append(h("span", "nba-res", "answer"))
+    elif not nodes and (preview := run_facts.text_preview(turn.text)):
         nodes.append(preview)
     if turn.images:
         nodes.append(f"{' · ' if nodes else ''}{pluralize(len(turn.images), 'image')}")
@@ -380,14 +386,15 @@ def call_node(run: ToolRun, pending: str = "") -> Node:
     is_by_person = run.approved_by in ("person", "callback")
     marks = {"allowed": " ✓ allowed", "edited": " ✎ edited"}
     decided = marks.get(run.approval or "", "") if is_by_person else ""
-    outcome = outcome_node(run_facts.call_outcome(run, pending=pending))
+    end = run_facts.call_outcome(run, pending=pending)
+    outcome = outcome_node(end, detail=end.detail)
     return h("code", "", h("span", "nba-call", name), f"({arguments}){decided} ", outcome)
 
 
-def outcome_node(end: run_facts.Outcome) -> Node:
-    """Draw the outcome of a call."""
+def outcome_node(end: run_facts.Outcome, *, detail: str = "") -> Node:
+    """Draw the outcome of a call, with the message of an error where no card shows it."""
     if end.is_bad:
-        return h("b", "nba-err", end.text)
+        return h("b", "nba-err", f"{end.text}{detail}")
     pending = " nba-pending" if end.text.startswith("…") else ""
     return h("span", f"nba-res{pending}", end.text)
 
@@ -447,9 +454,11 @@ def card_node(
     title = one_line(
         sanitize_value(tool_title(run.tool_name, run.display_name)), run_facts.NAME_CHARS
     )
+    name = one_line(sanitize_value(run.tool_name), run_facts.NAME_CHARS)
     outcome, result = run_facts.call_outcome(run, pending=pending), run.result
     images, other_lines = card_figures(run, answer_figures)
     look = " nba-bad" if outcome.is_bad else "" if result else " nba-busy"
+    executed = run_facts.thread_text(run)
     arguments = _arguments_text(run.args) if run.args else ""
     if run.args is None and result is not None:
         arguments = "not a JSON object"
@@ -463,19 +472,22 @@ def card_node(
         h("code", "nba-call", title),
         " ",
         *((outcome_node(outcome), " ") if shows else ()),
-        h("small", "nba-num", run_facts.execution_text(run))
-        if run_facts.execution_text(run)
-        else None,
-        line("nba-note", run_facts.decision_text(run)),
+        h("small", "nba-num", executed) if executed else None,
+        _fact_line(run_facts.decision_text(run, with_reason=True), name),
         *labelled_nodes("arguments", arguments, ARGUMENTS_CHARS, f"{expression}.args", copies=True),
         *labelled_nodes(
             "arguments that the model had written",
             "" if run.asked_args is None else _arguments_text(run.asked_args),
             ARGUMENTS_CHARS,
             "the call in its turn's response",
+            fact="the model had written",
         ),
         *labelled_nodes(
-            "printed", sanitize_value(run.printed), _RESULT_CHARS, f"{expression}.printed"
+            "printed",
+            sanitize_value(run.printed),
+            _RESULT_CHARS,
+            f"{expression}.printed",
+            fact="printed",
         ),
         *(
             _result_nodes(run, result_expression)
@@ -483,10 +495,16 @@ def card_node(
             else _error_nodes(run, expression)
         ),
         progress_node(key, progress) if progress else None,
-        *(line("nba-note", f"note: {note}") for note in (*run_facts.tool_notes(run), *other_lines)),
+        *(_fact_line(f"note: {note}") for note in run_facts.tool_notes(run)),
+        *(line("nba-note", f"note: {note}") for note in other_lines),
         *images,
         data_key=key,
     )
+
+
+def _fact_line(text: str, about: str = "") -> Node | None:
+    """Draw a line of a fold that the text form shows too; `about` names its call."""
+    return h("div", "nba-note nba-fact", text, title=about or None) if text else None
 
 
 def _arguments_text(args: dict[str, Any]) -> str:
@@ -504,7 +522,7 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
     made = table_of(data)
     if made is not None:
         return [
-            label_node(f"result · {summarize_value(data)}"),
+            label_node(f"result · {summarize_result(data)}"),
             with_copy_button(made[0]),
             *made[1:],
         ]
@@ -514,7 +532,7 @@ def _result_nodes(run: ToolRun, holder: str) -> list[Node]:
 
 def _error_nodes(run: ToolRun, expression: str) -> list[Node]:
     # The card's line on the decision says it already.
-    is_plain_denial = run.approval == "denied" and run.approved_by == "person" and not run.reason
+    is_plain_denial = run.approval == "denied" and run.approved_by == "person"
     error = run.result.error if run.result and not is_plain_denial else None
     message = sanitize_value(
         error.message if error and error.code == "E_DENIED" else str(error or "")
@@ -569,14 +587,15 @@ def _content_blocks(turn: EngineTurn, has_all: str) -> tuple[list[Node], str]:
     return blocks, note
 
 
-def footer(run: RunRecord, actions: bool) -> Node:
-    """Draw buttons, the identity of the run, and its time by kind."""
+def footer(run: RunRecord, actions: bool, note: str = "") -> Node:
+    """Draw buttons, the identity of the run, a note, and the time by kind."""
     buttons = run_buttons(run) if actions else []
     pieces = timing.time_bar(run.turns)
-    text = " · ".join(filter(None, (run_facts.run_identity(run), timing.bar_text(pieces))))
+    facts = (run_facts.run_identity(run), note, timing.bar_text(pieces))
+    text = " · ".join(filter(None, facts))
     about: Node = h("small", "", text)
     kinds = list(timing.totals_by_kind(pieces))
-    if len(run.turns) > 1 and len(kinds) > 1:
+    if len(run.turns) > 1 or len(kinds) > 1:
         about = h(
             "details", "", h("summary", "", about), *_time_table(run, kinds), data_key="times"
         )
@@ -584,12 +603,25 @@ def footer(run: RunRecord, actions: bool) -> Node:
 
 
 def _time_table(run: RunRecord, kinds: Sequence[timing.Kind]) -> list[Node]:
-    """Draw the time of each turn by kind: the time bar for pages without styles."""
-    rows: list[dict[str, str]] = []
-    for turn in run.turns:
+    """Draw the time of each turn by kind, and of its calls: no other part names these times."""
+    rows: list[list[str]] = [["turn", *(timing.KIND_WORDS[k] for k in kinds), "calls"]]
+    for turn in run.turns[:_TIMED_TURNS]:
         sums = timing.totals_by_kind(timing.turn_segments(turn))
-        spent = {
-            timing.KIND_WORDS[k]: format_duration(sums[k]) if sums.get(k) else "" for k in kinds
-        }
-        rows.append({"turn": turn.id, **spent})
-    return table_of(rows, most_rows=100) or []
+        spent = [format_duration(sums[k]) if sums.get(k) else "" for k in kinds]
+        rows.append([turn.id, *spent, _call_times(turn)])
+    more = len(run.turns) - _TIMED_TURNS
+    # Without classes: it is the longest part of a small run, and plain cells are readable.
+    cells = [[h("td" if n else "th", "", text) for text in row] for n, row in enumerate(rows)]
+    table = h("table", "", *(h("tr", "", *row) for row in cells))
+    return [table, *([h("div", "", f"… {more:,} turns more")] if more > 0 else [])]
+
+
+def _call_times(turn: EngineTurn) -> str:
+    """`population 12 ms, area 3 ms`."""
+    timed = [run for run in turn.tool_runs if run.result is not None and run.started_at is not None]
+    times = [
+        f"{one_line(sanitize_value(run.tool_name), _TIMED_NAME_CHARS)} "
+        f"{format_duration(run.duration_ms)}"
+        for run in timed[:_TIMED_CALLS]
+    ]
+    return ", ".join([*times, "…"] if len(timed) > _TIMED_CALLS else times)

@@ -1,14 +1,20 @@
-"""Table of runs; the page sorts, filters and searches it while the kernel is alive."""
+"""A run on one line, as every list shows it: history, panel, tree, select, text.
+
+The table of the history is here too; the page sorts, filters and searches it while the kernel is
+alive.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from nbagent.contracts.records import RunSummary
-from nbagent.view import run_status
+from nbagent.contracts.records import RunInfo, RunSummary
+from nbagent.view import run_facts, run_status
 from nbagent.view.buttons import action_button
 from nbagent.view.markdown import table_cell
 from nbagent.view.node import Node, h
+from nbagent.view.result_tables import split_frames
 from nbagent.view.run_picture import ROOT_CLASS
 from nbagent.view.text_format import (
     format_cost,
@@ -20,11 +26,71 @@ from nbagent.view.text_format import (
     sanitize_prose,
     sanitize_value,
 )
-from nbagent.view.value_nodes import sparkline
 
-_PROMPT_CHARS = 90
+PROMPT_CHARS = 90
+"""Shown characters of a prompt or an answer in a list."""
 _HEADS = ("run", "began", "state", "prompt", "turns", "tokens", "by turn", "cost", "time", "model")
+_MAX_SEARCHED = 8_000
+"""Start of a prompt in which DataFrames are looked for."""
 _NUMBERS = ("turns", "tokens", "cost", "time")
+
+
+class RunRow(NamedTuple):
+    """The texts of a run on one line."""
+
+    id: str
+    when: str
+    mark: str
+    word: str
+    prompt: str
+    model: str
+    name: str
+
+    def label(self) -> str:
+        """Return one line that tells the run from others, for a choice."""
+        return " · ".join(filter(None, (self.id, self.prompt, self.name, self.model, self.when)))
+
+
+def run_row(run: RunInfo) -> RunRow:
+    """Return the texts of a run on one line."""
+    status = run_status.status_of(run)
+    return RunRow(
+        id=run.id[:8],
+        when=format_start(run.started_at),
+        mark=status.mark,
+        word=status.word,
+        prompt=prompt_line(run.prompt) or "(no prompt)",
+        model=sanitize_value(run.model),
+        name=one_line(sanitize_value(run.name or ""), run_facts.NAME_CHARS),
+    )
+
+
+def prompt_line(text: str, limit: int = PROMPT_CHARS) -> str:
+    """Return a text on one line; of a DataFrame in it only the title stays."""
+    pieces = split_frames(text[:_MAX_SEARCHED])
+    titles = (f"[{piece.splitlines()[0]}]" if is_frame else piece for piece, is_frame in pieces)
+    return one_line(sanitize_prose(" ".join(titles)), limit)
+
+
+def row_text(run: RunSummary) -> str:
+    """Print a run on one line, with its numbers."""
+    row = run_row(run)
+    start = f"{row.id}  {row.when}  {row.mark} {row.prompt}"
+    return f"{start}  {sparkline(run)}  {run_facts.facts_line(run)}".rstrip()
+
+
+def runs_text(runs: Sequence[RunSummary]) -> str:
+    """Print runs as lines of text."""
+    return "\n".join(map(row_text, runs))
+
+
+def sparkline(run: RunSummary) -> str:
+    """Draw the tokens of the last turns as blocks: `▂▃█`."""
+    tokens = run.tokens_by_turn
+    highest = max(tokens, default=0)
+    if not highest or len(tokens) < 2:
+        return ""
+    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // highest)] for n in tokens[-24:])
 
 
 def history_node(
@@ -52,7 +118,7 @@ def history_node(
     )
     return h(
         "div",
-        ROOT_CLASS,
+        f"nba-history {ROOT_CLASS}",
         h("div", "nba-wide", field, " ", data_lm_suppress_shortcuts="true") if kernel else None,
         h("div", "nba-wide nba-wide-table nba-scrolls", table),
         h("div", "nba-foot", h("small", "", f"{total} · {note}" if note else total)),
@@ -69,19 +135,19 @@ def _sorter(name: str, kernel: str) -> list[Node]:
 
 def _row(run: RunSummary, kernel: str) -> Node:
     """Draw a run as a row. Cells whose text does not sort correctly have a `value` to sort by."""
-    status, usage, cost = run_status.status_of(run), run.usage.total_tokens, run.cost_usd or 0
+    row, usage, cost = run_row(run), run.usage.total_tokens, run.cost_usd or 0
     time = run.duration_ms
     shown: dict[str, tuple[str, float | str | None]] = {
-        "run": (sanitize_value(run.name or run.id[:8]), None),
-        "began": (format_start(run.started_at), run.started_at.astimezone().isoformat()),
-        "state": (f"{status.mark} {status.word}", status.word),
-        "prompt": (one_line(sanitize_prose(run.prompt), _PROMPT_CHARS), None),
+        "run": (row.name or row.id, None),
+        "began": (row.when, run.started_at.astimezone().isoformat()),
+        "state": (f"{row.mark} {row.word}", row.word),
+        "prompt": (row.prompt, None),
         "turns": (str(run.turns), None),
         "tokens": (format_count(usage) if usage else "", usage),
         "by turn": (sparkline(run), usage),
         "cost": (format_cost(cost) if cost else "", cost),
         "time": (format_duration(time), time),
-        "model": (sanitize_value(run.model), None),
+        "model": (row.model, None),
     }
     cells: list[Node] = []
     for name, (text, value) in shown.items():

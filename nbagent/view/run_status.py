@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RunInfo
-from nbagent.view.text_format import one_line, pluralize, sanitize_value
+from nbagent.view.text_format import one_line, sanitize_value
 
 Tone = Literal["ok", "live", "waits", "bad"]
 
@@ -39,7 +39,7 @@ _ANSWERED = Status("Answered", "ok", "✓")
 
 def status_of(run: RunInfo) -> Status:
     """Return the state of a run in words."""
-    code, reason, limits = run.error.code if run.error else "", run.stop_reason, run.limits
+    code, reason = run.error.code if run.error else "", run.stop_reason
     if run.phase == "Running":
         return Status("Running", "live", "…")
     if run.phase == "Completed":
@@ -49,13 +49,13 @@ def status_of(run: RunInfo) -> Status:
             return Status("Stopped", "waits", "■")
         if code == "ENGINE_INTERRUPTED":
             return Status("Interrupted", "bad", "✕")
-        limit = f": {limits.max_requests} requests" if reason == "max_turns" else ""
+        limit = ": limit of requests" if reason == "max_turns" else ""
         return Status(f"Failed{limit}", "bad", "✕")
     if reason in ("answered", None):
         return Status("Waiting for you", "waits", "‖") if run.workflow else _ANSWERED
     too_long = code == "LLM_CONTEXT_OVERFLOW"
     why = {
-        "max_turns": f": {pluralize(limits.max_turns, 'turn')}",
+        "max_turns": ": limit of turns",
         "loop_detected": ": repeated calls",
         "budget": ": budget used up",
         "length": ": the request is too long" if too_long else ": answer cut at its length",

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from nbagent.contracts.canonical import canonical_json
 from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
+from nbagent.view.run_rows import prompt_line
 from nbagent.view.text_format import (
     format_cost,
     format_count,
@@ -21,7 +23,6 @@ from nbagent.view.text_format import (
     tool_title,
 )
 
-_PREVIEW_CHARS = 80
 _ANSWER_CHARS = 400
 _MAX_DEPTH = 40
 """Nested levels that are drawn; deeper runs are drawn at this level."""
@@ -36,27 +37,31 @@ def tree_node(branches: Sequence[RunNode], *, current: str | None = None) -> Nod
         branches: the roots, as `Store.tree` returns them.
         current: id of the person's present run, which is marked.
     """
-    return h("div", "nba-tree", h("ul", "nba-branches", *_items(branches, current, 0)))
+    root = h("ul", "nba-branches")
+    lists: list[Any] = [root]
+    for branch, level in _in_order(branches):
+        del lists[level + 1 :]
+        if level == len(lists):
+            lists.append(h("ul", "nba-branches"))
+            lists[-2][-1].append(lists[-1])
+        lists[level].append(h("li", "nba-branch", _run_node(branch, branch.run.id == current)))
+    return h("div", "nba-tree", root)
 
 
-def _items(branches: Sequence[RunNode], current: str | None, level: int) -> Iterator[Node]:
-    for branch, side_branches in (each for first in branches for each in _main_line(first)):
-        within = level < _MAX_DEPTH and bool(side_branches)
-        below = (
-            h("ul", "nba-branches", *_items(side_branches, current, level + 1)) if within else None
-        )
-        yield h("li", "nba-branch", _run_node(branch, branch.run.id == current), below)
-        if not within:
-            yield from _items(side_branches, current, level)
+def _in_order(branches: Sequence[RunNode]) -> Iterator[tuple[RunNode, int]]:
+    """Yield each run with its level: a run, then the runs that branch off, then its continuation.
 
-
-def _main_line(branch: RunNode | None) -> Iterator[tuple[RunNode, list[RunNode]]]:
-    """Yield a run and the runs that continue it one after the other, each with its branches."""
-    while branch is not None:
+    Not recursive: a thousand forks of forks are deeper than Python's stack.
+    """
+    waiting = [(branch, 0) for branch in reversed(branches)]
+    while waiting:
+        branch, level = waiting.pop()
+        yield branch, min(level, _MAX_DEPTH)
         # Not nested, however long: a conversation of a hundred runs would leave the page.
         main = next((child for child in branch.children if child.run.kind != "fork"), None)
-        yield branch, [child for child in branch.children if child is not main]
-        branch = main
+        waiting += [(main, level)] if main else []
+        sides = [child for child in branch.children if child is not main]
+        waiting += [(child, level + 1) for child in reversed(sides)]
 
 
 def _run_node(branch: RunNode, is_current: bool) -> Node:
@@ -88,23 +93,18 @@ def branch_line(branch: RunNode) -> str:
     how = {"continue": "continued", "resume": "resumed"}
     how |= {"fork": f"{fork.turn_id} again"} if fork else {}
     began = [f"{how[run.kind]}:"] if run.kind in how else []
-    texts = [
-        one_line(sanitize_prose(text), _PREVIEW_CHARS) for text in (run.prompt, run.text) if text
-    ]
+    texts = [prompt_line(text) for text in (run.prompt, run.text) if text]
     ended = [] if run.stop_reason == "answered" else [f"({run.stop_reason or run.phase})"]
     if run.stop_reason == "stopped" and fork and fork.defer_calls:
         ended = ["(its tool calls have not run yet; resume runs them)"]
     return " ".join([*began, " → ".join(texts), *ended])
 
 
-def tree_lines(
-    branches: Sequence[RunNode], *, current: str | None = None, level: int = 0
-) -> Iterator[str]:
+def tree_lines(branches: Sequence[RunNode], *, current: str | None = None) -> Iterator[str]:
     """Print the tree as lines of text."""
-    for branch, side_branches in (each for first in branches for each in _main_line(first)):
+    for branch, level in _in_order(branches):
         mark = "*" if branch.run.id == current else " "
-        yield f"{mark} {'  ' * min(level, _MAX_DEPTH)}{branch.run.id[:8]}  {branch_line(branch)}"
-        yield from tree_lines(side_branches, current=current, level=level + 1)
+        yield f"{mark} {'  ' * level}{branch.run.id[:8]}  {branch_line(branch)}"
 
 
 def number_answers(turns: Sequence[EngineTurn]) -> list[int]:

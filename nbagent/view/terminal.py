@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, assert_never, cast
 
@@ -24,13 +24,16 @@ from nbagent.contracts.secrets import StreamFilter, redact_json
 from nbagent.view import run_facts, run_status
 from nbagent.view.batch import BatchProgress, batch_line, batch_text, end_text
 from nbagent.view.images import image_line
-from nbagent.view.node import text_of
+from nbagent.view.node import Node, first_class, text_of
+from nbagent.view.printers import plain_text
 from nbagent.view.question import question_text
-from nbagent.view.run_picture import call_node, turn_summary_nodes
-from nbagent.view.text_format import one_line, sanitize_prose, sanitize_value, value_text
+from nbagent.view.run_picture import call_node, picture
+from nbagent.view.text_format import sanitize_prose, sanitize_value
 
-_REASON_CHARS = 300
-_PROMPT_CHARS = 200
+_ADVISING = frozenset({"nba-end", "nba-error", "nba-foot", "nba-below"})
+"""Classes of the parts of a picture with advice."""
+_VOLATILE = frozenset({"nba-time", "nba-foot"})
+"""Classes of the parts that differ in each run: times, ids."""
 
 
 def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
@@ -38,58 +41,44 @@ def run_text(run: RunRecord, *, advise: Callable[[str], str] = str) -> str:
 
     `advise` changes advice to what can be done where it is printed.
     """
-    lines = [_state(run, f"{sanitize_value(run.model)} · "), run_facts.offline_notice(run)]
-    prompt = one_line(sanitize_prose(run.prompt), _PROMPT_CHARS)
-    lines.append(prompt and f"> {prompt}")
-    for turn in run.turns:
-        summary = "".join(map(text_of, turn_summary_nodes(run, turn))).strip()
-        numbers = f"  ({run_facts.turn_numbers(turn)})" if turn.duration_ms else ""
-        lines.append(f"{turn.id}  {summary or 'no text'}{numbers}")
-        lines += [f"     {note}" for note in _turn_notes(turn)]
-    lines += [f"note: {advise(note)}" for note in run_facts.run_notes(run)]
-    lines = [text for text in lines if text]
-    if answer := run_facts.answering_turn(run):
-        note = run_status.answer_note(run)
-        lines += ["", *([f"({note})"] if note else []), *_answer_lines(answer), ""]
-    return "\n".join([*lines, *map(advise, _end(run))])
+    node = picture(run, actions=False, next_step=next_step(run))
+    return plain_text(node if advise is str else _with_advice(node, advise))
 
 
-def _answer_lines(turn: EngineTurn) -> list[str]:
-    """Text of an answer, and a line for each of its images."""
-    text = sanitize_prose(turn.text).rstrip()
-    return [*([text] if text else []), *map(image_line, turn.images)]
+def saved_text(run: RunRecord) -> str:
+    """Print a run as a file has it: without the times and ids that are in its HTML and record.
+
+    Two runs of a cell then differ in this text only where their models or tools did.
+    """
+    shown = plain_text(picture(run, actions=False), omitted=_VOLATILE)
+    return "\n\n".join(filter(None, (shown, next_step(run))))
+
+
+def _with_advice(node: Node, advise: Callable[[str], str], *, is_ours: bool = False) -> Node:
+    """Change the advice in the parts of a picture whose words are nbagent's."""
+    if isinstance(node, str):
+        return advise(node) if is_ours else node
+    is_ours = is_ours or first_class(node) in _ADVISING
+    return [*node[:2], *(_with_advice(child, advise, is_ours=is_ours) for child in node[2:])]
 
 
 def _state(run: RunRecord, model: str = "") -> str:
     status = run_status.status_of(run)
-    return f"{status.mark} {status.word} · {model}{run_facts.facts_line(run.summary())}"
+    facts = run_facts.facts_line(run_facts.placed_summary(run))
+    return f"{status.mark} {status.word} · {model}{facts}"
 
 
 def _end(run: RunRecord) -> list[str]:
     """Lines on the end of a run: the reason, its identity and the next step."""
     ending = run_status.ending_text(run)
-    # Most endings name the command themselves.
-    step = "" if "%agent resume" in ending else run_status.next_step(run)
-    return [*filter(None, [ending]), " · ".join(filter(None, (run_facts.run_identity(run), step)))]
+    identity = " · ".join(filter(None, (run_facts.run_identity(run), next_step(run))))
+    return [*filter(None, [ending]), identity]
 
 
-def _turn_notes(turn: EngineTurn) -> Iterator[str]:
-    for run in turn.tool_runs:
-        if run.approval:
-            text = f"{sanitize_value(run.tool_name)}: {_decision_line(run)}"
-            if run.asked_args is not None:
-                written = one_line(value_text(run.asked_args, enough=600), _REASON_CHARS)
-                text += f"; the model had written {written}"
-            yield text
-        if run.printed:
-            yield f"printed: {one_line(sanitize_value(run.printed), _REASON_CHARS)}"
-    yield from (f"note: {note}" for note in run_facts.turn_notes(turn))
-
-
-def _decision_line(run: ToolRun) -> str:
-    reason = run.reason if run.approval == "denied" else ""
-    why = f": {one_line(sanitize_value(reason), _REASON_CHARS)}" if reason else ""
-    return run_facts.decision_text(run) + why
+def next_step(run: RunRecord) -> str:
+    """Command that continues a run, unless its end names one."""
+    ending = run_status.ending_text(run)
+    return "" if "%agent resume" in ending else run_status.next_step(run)
 
 
 class CallPrinter:
@@ -142,7 +131,7 @@ class CallPrinter:
         text = text_of(call_node(run))
         self._line(f"{turn_id}  {clock} {text}{f'  ({where})' if where else ''}")
         if run.approval:
-            self._line(f"     {_decision_line(run)}")
+            self._line(f"     {run_facts.decision_text(run, with_reason=True)}")
         for detail in sanitize_value(run.error_detail or "").splitlines():
             self._line(f"     {detail}")
 
@@ -226,7 +215,7 @@ class PlainPrinter(CallPrinter):
         self._break()
 
     def _begin(self, run: RunRecord) -> None:
-        position = run_facts.workflow_position(run.summary())
+        position = run_facts.workflow_position(run_facts.placed_summary(run))
         self._line(f"… Running · {sanitize_value(run.model)}{f' · {position}' if position else ''}")
         if notice := run_facts.offline_notice(run):
             self._line(self._advise(notice))
@@ -280,11 +269,8 @@ class PlainPrinter(CallPrinter):
                 self._call(turn.id, run)  # the response was cut off, so its calls never started
         if failure := run_facts.turn_failure(turn):
             self._line(f"{turn.id}  ✕ {failure}")
-        for note in run_facts.turn_notes(turn):
-            if note not in map(
-                run_facts.note_text, turn.notices
-            ):  # notices were printed when they arrived
-                self._line(f"     note: {note}")
+        for note in run_facts.turn_notes(turn):  # notices were printed when they arrived
+            self._line(f"     note: {note}")
         self._line(f"     {run_facts.turn_numbers(turn)}")
 
     def _text(self, turn: EngineTurn) -> None:

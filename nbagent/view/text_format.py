@@ -22,6 +22,8 @@ DATAFRAME_HEADER = re.compile(
     r": ([0-9,]{1,20}) rows? × ([0-9,]{1,20}) columns?"
 )
 """First line of `shown`'s text of a DataFrame or Series."""
+_DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,40}(?:e[-+]?\d{1,3})?")
+_DIGITS = 6
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
 
@@ -117,11 +119,19 @@ def summarize_value(value: Any) -> str:
         return f'"{one_line(sanitize_value(value[:200]), 24)}" ({format_size(len(value))})'
     if isinstance(value, list | tuple):
         items = cast("list[Any]", value)
-        return _small_json(items) or table_shape(items) or pluralize(len(items), "item")
+        return short_json(items) or table_shape(items) or pluralize(len(items), "item")
     if isinstance(value, dict):
         fields = cast("dict[Any, Any]", value)
-        return _small_json(fields) or f"{pluralize(len(fields), 'key')}: {_first_keys(fields)}"
+        return short_json(fields) or f"{pluralize(len(fields), 'key')}: {_first_keys(fields)}"
     return one_line(sanitize_value(str(value)), 40)
+
+
+def short_number(text: str) -> str:
+    """Shorten a decimal number in a text to six digits; return any other text unchanged."""
+    if not _DECIMAL.fullmatch(text) or len(text.strip("-0").replace(".", "")) <= _DIGITS:
+        return text
+    number = float(text)
+    return f"{number:.{_DIGITS}g}" if abs(number) < 10**_DIGITS else f"{number:.0f}"
 
 
 def table_shape(value: Any) -> str:
@@ -157,7 +167,8 @@ def pluralize(number: int, word: str) -> str:
     return f"{number:,} {word}{'s' * (number != 1)}"
 
 
-def _small_json(value: Any) -> str:
+def short_json(value: Any) -> str:
+    """Print a list or an object of a few short values as JSON; empty if it is longer."""
     if len(value) > 6:
         return ""
     text = value_text(value, enough=80)

@@ -17,6 +17,8 @@ from nbagent.view.text_format import (
 
 _MESSAGE_CHARS = 600
 _SYSTEM_CHARS = 3_000
+_COPIED_CHARS = 40
+"""Shortest text with a copy button: a button is longer than `{"city": "Oslo"}`."""
 
 
 def turn_position(run: RunRecord, turn: EngineTurn) -> int:
@@ -36,13 +38,17 @@ def with_copy_button(node: Node) -> Node:
 
 
 def labelled_nodes(
-    label: str, text: str, limit: int, has_all: str, *, copies: bool = False
+    label: str, text: str, limit: int, has_all: str, *, copies: bool = False, fact: str = ""
 ) -> list[Node]:
-    """Draw a text within its limit under a label, on demand with a copy button."""
+    """Draw a text within its limit under a label, on demand with a copy button.
+
+    With `fact`, the text form shows it under this name.
+    """
     if not text:
         return []
     shown, note = truncate(text, limit, has_all=has_all)
-    code = h("pre", "", shown)
+    code = h("pre", "nba-fact" if fact else "", shown, title=fact or None)
+    copies = copies and len(shown) >= _COPIED_CHARS
     parts = (label_node(label), with_copy_button(code) if copies else code, line("nba-note", note))
     return [part for part in parts if part is not None]
 

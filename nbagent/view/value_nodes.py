@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from nbagent.contracts.messages import ImagePart, Message
-from nbagent.contracts.records import EngineTurn, RunRecord, RunSummary, ToolRun
-from nbagent.view import run_facts, run_status
+from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
+from nbagent.view import run_facts
 from nbagent.view.images import (
     answer_image_node,
     figures_of,
@@ -18,7 +18,8 @@ from nbagent.view.images import (
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
 from nbagent.view.run_picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
-from nbagent.view.text_format import format_start, one_line, sanitize_prose
+from nbagent.view.run_rows import run_row, sparkline
+from nbagent.view.text_format import sanitize_prose
 from nbagent.view.turn_request import message_nodes
 
 
@@ -99,30 +100,9 @@ def runs_node(runs: Sequence[RunRecord]) -> Node:
     """Draw runs as lines; each of the first twenty unfolds into its picture."""
     rows: list[Node] = []
     for index, run in enumerate(runs):
-        text = f"{run_status.status_of(run).mark} {one_line(sanitize_prose(run.prompt), 90)}"
-        summary = run.summary()
+        shown, summary = run_row(run), run.summary()
         numbers = f"{sparkline(summary)} {run_facts.facts_line(summary)}".strip()
-        row = summary_row(run.id[:8], [text], numbers)
+        row = summary_row(shown.id, [f"{shown.mark} {shown.prompt}"], numbers)
         inner = picture(run, actions=False) if index < 20 else f"%agent show {run.id[:8]}"
         rows.append(h("details", "nba-turn", h("summary", "", row), inner))
     return h("div", ROOT_CLASS, *rows)
-
-
-def runs_text(runs: Sequence[RunSummary]) -> str:
-    """Print runs as lines of text."""
-    lines: list[str] = []
-    for run in runs:
-        mark = run_status.status_of(run).mark
-        when = format_start(run.started_at)
-        text = f"{run.id[:8]}  {when}  {mark} {one_line(sanitize_prose(run.prompt), 60)}"
-        lines.append(f"{text}  {sparkline(run)}  {run_facts.facts_line(run)}".rstrip())
-    return "\n".join(lines)
-
-
-def sparkline(run: RunSummary) -> str:
-    """Draw the tokens of the last turns as blocks: `▂▃█`."""
-    tokens = run.tokens_by_turn
-    highest = max(tokens, default=0)
-    if not highest or len(tokens) < 2:
-        return ""
-    return "".join("▁▂▃▄▅▆▇█"[min(7, 8 * n // highest)] for n in tokens[-24:])

@@ -15,7 +15,8 @@ from sides import PROMPT, BareLoop, agent
 
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
-from nbagent.notebook.run_widget import LiveRun, RunWidget
+from nbagent.notebook.live_output import LiveWidget
+from nbagent.notebook.run_widget import LiveRun
 from nbagent.session.frontend import use_frontend
 
 _DELTAS = 10_000
@@ -47,7 +48,7 @@ class CountingComm(comm.base_comm.BaseComm):
 def a_view(run: RunRecord, controls: RunControls) -> Sink | None:
     """A live view, as a notebook with a front end shows every run."""
     view = LiveRun(run, controls, send=lambda message: cast("Any", widget).send(message))
-    widget = RunWidget(lambda: [view.picture()])
+    widget = LiveWidget(lambda: [view.picture()])
     return view
 
 

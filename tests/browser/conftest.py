@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import environment, environments_folder
 from jupyter_apps import OTHER_KERNELS, App, Notebook, OpenNotebook, Server, opened, opened_in_lab
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
+__all__ = ["environment", "environments_folder"]
 _ARGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--disable-background-networking"]
 _FIGURES = pytest.StashKey[list[str]]()
 _HAS_FAILED = pytest.StashKey[bool]()

@@ -18,7 +18,8 @@ from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.messages import FilePart, ImagePart, Message, TextPart
 from nbagent.contracts.model import ChatResponse, ResponseMeta, ToolSpec
 from nbagent.contracts.records import ToolResult
-from nbagent.view.node import ATTRIBUTES, STYLES, TAGS, VALUES
+from nbagent.view.node import ATTRIBUTES, TAGS, VALUES
+from nbagent.view.theme import STYLES
 
 _GO = "window.__pwned=1"
 _AT = "http://evil.test"

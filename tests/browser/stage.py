@@ -12,7 +12,7 @@ from stories import Story
 
 from nbagent.contracts import events
 from nbagent.contracts.approval import PreviewPiece
-from nbagent.notebook.run_widget import script, stylesheet
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.run_picture import picture
 

@@ -11,9 +11,9 @@ import pytest
 from playwright.sync_api import Page, expect
 from stage import CONTRAST, OVERFLOWS, load_views
 
-from nbagent.notebook.review_widget import review_node
 from nbagent.view.batch import BatchProgress, FailedCase, VariantSummary, batch_node, batch_parts
 from nbagent.view.node import Node
+from nbagent.view.review import review_node
 from nbagent.view.run_picture import page as page_of
 
 _BEGIN = """
@@ -63,7 +63,7 @@ class Review:
     def shown(self) -> tuple[tuple[str, str], ...]:
         return (("question", LONG), ("answer", "<b>Forty-two</b>"))
 
-    def label(self, value: int) -> None: ...
+    def label(self, value: int, reason: str | None = None) -> None: ...
     def skip(self) -> None: ...
     def back(self) -> None: ...
 

@@ -6,13 +6,16 @@ The form of a notebook that is not trusted comes first: a colleague sees it firs
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from jupyter_apps import AREA_TOOL, Notebook, Server, opened
 from pixels import contrasts, too_low
 from playwright.sync_api import Browser, Page
-from stage import Stage
+from stage import OVERFLOWS, Stage
 from test_batch_page import PICTURES, show
 from test_view_accessibility import rich, theme_variables, waits
 
@@ -183,3 +186,107 @@ def test_axe_finds_nothing_in_a_batch(page: Page, shown: Node, theme: str) -> No
 def test_axe_finds_a_button_without_a_name(page: Page) -> None:
     page.set_content('<!doctype html><body><div id="here"><button></button></div>')
     assert [text.split(":")[0] for text in axe_violations(page, "#here")] == ["button-name"]
+
+
+# In JupyterLab
+
+CELLS = [
+    AREA_TOOL
+    + """
+call = offline.call("area", city="Oslo")
+said = "# Oslo\\n\\nIt has **454.1** km², [says](https://b.c) `area`.\\n\\n"
+said += "|a|b|\\n|-|-|\\n|1|2|\\n\\n```python\\nx = 'a'  # b\\n```\\n\\n> quoted"
+offline.script([offline.step(text="I look.", reasoning="Hm.", calls=[call]), said], name="rich")
+offline.script([offline.call("area", wrong=1), offline.error("LLM_TIMEOUT", "late")], name="bad")
+offline.script([offline.step(text="I ask first.", calls=[call]), "Done."] * 9, name="asks")
+""",
+    "%%agent --model offline:rich --tools area\nHow large is Oslo?",
+    "%%agent --model offline:bad --tools area\nHow large is Oslo?",
+    "nbagent.configure(ask='area')\nnbagent.panel()",
+    "%%agent --model offline:asks --tools area\nHow large is Oslo?",
+]
+RICH, BAD, PANEL, ASKED = 1, 2, 3, 4
+_THEMES = "@jupyterlab/apputils-extension:themes"
+
+
+@contextmanager
+def opened_sharp(
+    browser: Browser, server: Server, name: str, theme: str, width: int, *, kernel: bool
+) -> Generator[Notebook]:
+    """A notebook in JupyterLab with this theme, two pixels to a pixel, all of it in the window."""
+    word = f"JupyterLab {theme.capitalize()}"
+    context = browser.new_context(
+        viewport={"width": width, "height": 3600},
+        color_scheme="dark" if theme == "dark" else "light",
+        reduced_motion="reduce",
+        device_scale_factor=2,
+    )
+    with server.changed_setting(_THEMES, {"theme": word}, {"theme": "JupyterLab Light"}):
+        notebook = Notebook(context.new_page(), server, name, "lab").load(kernel=kernel)
+    try:
+        yield notebook
+    finally:
+        notebook.shut_down()
+        context.close()
+
+
+def looks_right(notebook: Notebook, n: int, root: str, least: int) -> None:
+    """All that a cell shows has contrast, stays in its width, and passes axe."""
+    shown = notebook.output(n).locator(root).first
+    shown.evaluate("root => root.querySelectorAll('details').forEach((d) => { d.open = true })")
+    notebook.page.evaluate(STAND_STILL)
+    measured = contrasts(notebook.page, shown)
+    assert len(measured) >= least, root
+    assert too_low(measured) == [], root
+    assert shown.evaluate(OVERFLOWS, ["*", ".nba-sum, pre, .nba-wide-table"]) == [], root
+    shown.evaluate("root => { root.dataset.looked = 'now' }")
+    assert axe_violations(notebook.page, "[data-looked]") == [], root
+    shown.evaluate("root => { delete root.dataset.looked }")
+
+
+IN_SIZES = pytest.mark.parametrize("width", [700, 1600])
+
+
+@pytest.fixture(scope="module")
+def ended(chromium: Browser, server: Server) -> dict[str, Any]:
+    """The file of a notebook with a good and a failed run."""
+    with opened(chromium, server, server.write("ended", CELLS)) as notebook:
+        notebook.run(0, RICH, BAD)
+        document = notebook.save()
+    document["metadata"] = {"kernelspec": {"name": "not-here", "display_name": "not here"}}
+    return document
+
+
+@pytest.mark.proof
+@IN_SIZES
+@IN_BOTH_THEMES
+def test_an_untrusted_notebook_reads_well_in_jupyterlab(
+    chromium: Browser, server: Server, ended: dict[str, Any], theme: str, width: int
+) -> None:
+    name = server.write_document("untrusted", ended)
+    with opened_sharp(chromium, server, name, theme, width, kernel=False) as notebook:
+        notebook.go_without_kernel()
+        for n, least in ((RICH, 20), (BAD, 10)):
+            looks_right(notebook, n, ".nba-run", least)
+
+
+@pytest.mark.proof
+@IN_SIZES
+@IN_BOTH_THEMES
+def test_a_run_a_question_and_the_panel_read_well_in_jupyterlab(
+    chromium: Browser, server: Server, theme: str, width: int
+) -> None:
+    name = server.write("looks", CELLS)
+    with opened_sharp(chromium, server, name, theme, width, kernel=True) as notebook:
+        notebook.run(0, RICH, BAD, PANEL)
+        looks_right(notebook, RICH, ".nba-run", 20)
+        looks_right(notebook, BAD, ".nba-run", 10)
+        looks_right(notebook, PANEL, ".nba-panel", 10)
+        notebook.start(ASKED)
+        question = notebook.output(ASKED).locator("[data-question].nba-armed")
+        question.wait_for()
+        looks_right(notebook, ASKED, ".nba-run", 10)
+        question.get_by_role("button", name="Cancel").first.click()
+        question.get_by_role("button", name="Cancel").first.click()
+        question.get_by_role("button", name="Allow once", exact=True).click()
+        notebook.wait(ASKED)

@@ -19,7 +19,8 @@ from nbagent.notebook.panel_form import Form
 from nbagent.session.models import ProviderModels
 from nbagent.session.stores import current_store
 from nbagent.view.live import LivePicture, Op, merge_op
-from nbagent.view.node import Node, html
+from nbagent.view.node import Node
+from nbagent.view.printers import html
 from nbagent.view.run_picture import page as page_of
 from nbagent.view.run_picture import picture
 from nbagent.view.terminal import run_text

@@ -12,7 +12,7 @@ from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
 from nbagent.notebook.button_actions import Click, form_node
-from nbagent.notebook.run_widget import script
+from nbagent.notebook.page_module import script
 from nbagent.view import node
 from nbagent.view.run_picture import picture
 

@@ -13,7 +13,8 @@ from nbagent.contracts.messages import ImagePart
 from nbagent.contracts.records import ToolResult
 from nbagent.run import Run
 from nbagent.view.images import card_figures, figures_of, insert_figures
-from nbagent.view.node import Node, h, html, text_of
+from nbagent.view.node import Node, h, text_of
+from nbagent.view.printers import html
 from nbagent.view.run_picture import picture
 
 PIXEL = (

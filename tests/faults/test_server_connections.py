@@ -24,7 +24,8 @@ from servers.loopback import Visit
 import nbagent
 from nbagent.contracts import events
 from nbagent.view.live import LivePicture
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
 from nbagent.view.run_picture import picture
 from nbagent.view.terminal import PlainPrinter
 

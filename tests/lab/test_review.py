@@ -91,13 +91,13 @@ def test_a_review_shows_the_row_and_the_answer_and_nothing_of_what_made_them() -
     while shown := one.shown():
         seen.append(shown)
         assert one.position == len(seen)
-        run = batch.open_run(shown[0][1])
+        run = batch.open_run(dict(shown)["n"])
         hidden = [run.model, "gamma", "best", run.id[:8], batch.name]
         assert not [it for it in hidden if it in repr((one.title, shown))]
         one.skip()
     assert sorted(seen) == [
-        (("n", "0"), ("style", "short"), ("answer", "1.")),
-        (("n", "1"), ("style", "short"), ("answer", "2.")),
+        (("prompt", "Double 0."), ("n", "0"), ("style", "short"), ("answer", "1.")),
+        (("prompt", "Double 1."), ("n", "1"), ("style", "short"), ("answer", "2.")),
     ]
     assert one.position == 3
     one.label(3)
@@ -136,6 +136,21 @@ def test_labels_are_kept_at_once_and_what_has_one_is_left_out_the_next_time() ->
     assert frame["score_review"].notna().sum() == 2
 
 
+def test_prompts_that_differ_between_the_answers_to_a_row_are_not_shown() -> None:
+    agent = nbagent.Agent(script(["One.", "Two."]), tools="none")
+    vary = {"prompt": {"kind": "Be kind to {{ n }}.", "rude": "Be rude to {{ n }}."}}
+    one = review(agent.map(pd.DataFrame({"n": [1]}), vary=vary).wait())
+    assert one.total == 2
+    assert [name for name, _ in one.shown()] == ["n", "answer"]
+
+
+def test_a_label_keeps_the_reason_for_it() -> None:
+    one = review(answered("Two."))
+    one.label(2, "It is wrong.")
+    reasons = nbagent.scores(scorer="review")["reason"].tolist()
+    assert [text for text in reasons if isinstance(text, str)] == ["It is\x07 wrong."]
+
+
 def test_back_lets_a_label_be_changed() -> None:
     one = review(answered("Two."))
     one.back()
@@ -163,10 +178,10 @@ def test_text_of_a_model_is_text_and_a_secret_is_hidden() -> None:
     table = pd.DataFrame([{"a\x1b[2Jb": "sk-verysecret-123456", "long": "x" * 90_000}])
     agent = nbagent.Agent(script(["\x1b[31mSix.\x07\u202e"]), tools="none")
     shown = review(agent.map(table, "Double 3.").wait()).shown()
-    assert [name for name, _ in shown] == ["ab", "long", "answer"]
-    assert shown[0][1] == "[redacted]"
-    assert len(shown[1][1]) < 20_000
-    assert shown[2][1] == "Six.\ufffd⟦U+202E⟧"
+    assert [name for name, _ in shown] == ["prompt", "ab", "long", "answer"]
+    assert shown[1][1] == "[redacted]"
+    assert len(shown[2][1]) < 20_000
+    assert shown[3][1] == "Six.\ufffd⟦U+202E⟧"
 
 
 def test_what_cannot_be_a_review_or_a_label_is_refused() -> None:

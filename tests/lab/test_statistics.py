@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import pickle
 import random
+import re
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 import pytest
@@ -361,3 +363,21 @@ def test_two_axes_with_the_same_labels_are_told_apart_by_name() -> None:
     ]
     found: Any = flips(table(cases), AXES, "v1", "v2", over="model")
     assert found[["system", "value_v1", "value_v2"]].values.tolist() == [["v1", 1, 0], ["v2", 0, 1]]
+
+
+def test_a_table_of_differences_without_rows_is_a_sentence() -> None:
+    same: Any = CELLS.assign(value=1.0)
+    rows = flips(same, AXES, "v1", "v2")
+    assert re.fullmatch(
+        r"no score differs between 'v1' and 'v2', in \d+ rows with both", repr(rows)
+    )
+    html: str = cast("Any", rows)._repr_html_()
+    assert "<table" not in html
+    assert "no score differs" in html
+    assert "no row is better with 'v2' than with 'v1'" in repr(
+        flips(same, AXES, "v1", "v2", only="better")
+    )
+    assert rows.columns.tolist() == flips(same, AXES, "v1", "v2", only="all").columns.tolist()
+    for derived in (rows.copy(), rows.head(), pickle.loads(pickle.dumps(rows))):
+        assert type(derived) is pd.DataFrame
+        assert "Columns: [row_key" in repr(derived)

@@ -11,7 +11,8 @@ from nbagent.contracts import events
 from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import ToolRun
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
 from nbagent.view.question import (
     field_text,
     open_questions_node,
@@ -47,7 +48,7 @@ def test_arguments_are_read_as_name_and_value_with_real_line_breaks() -> None:
     text, page = drawn(question({"to": "ada", "n": 2, "body": "Hello\n\tyou <b>"}, why="", host=""))
     assert '<th scope="row">to</th><td><code>ada</code></td>' in page
     assert "<td><code>2</code></td>" in page
-    assert "<pre>Hello&#10;\tyou &lt;b&gt;</pre>" in page
+    assert "<pre>Hello\n\tyou &lt;b&gt;</pre>" in page
     assert text.startswith("fs.write needs your approval")
     assert "\\n" not in text
     assert 'data-question="C01/c1/1"' in page
@@ -207,7 +208,7 @@ DECISIONS: dict[str, tuple[ToolRun, str, str]] = {
         decided(
             approval="edited", approved_by="person", waited_ms=900.0, asked_args={"path": "a.md"}
         ),
-        'arguments edited by you after 900 ms; the model had written {"path": "a.md"}',
+        "arguments edited by you after 900 ms",
         "✎ edited → 1",
     ),
 }
@@ -220,7 +221,8 @@ def test_every_form_says_what_was_decided_and_by_whom(case: str) -> None:
     text, html = run_text(run), page(picture(run))
     assert f"fs.write: {words}" in text
     assert f'fs.write(path="b.md") {outcome}' in text
-    assert words.partition(":")[0].partition(";")[0] in html
+    assert words.partition(":")[0] in html
+    assert ('the model had written: {"path": "a.md"}' in text) == (tool.approval == "edited")
     assert ("arguments that the model had written" in html) == (tool.approval == "edited")
     assert "<b>this" not in html
 

@@ -16,9 +16,11 @@ from panel_stage import Wire, until
 from nbagent.contracts.errors import StoreError
 from nbagent.notebook import batch_widget, outputs
 from nbagent.notebook.batch_widget import LiveBatch
-from nbagent.notebook.review_widget import LiveReview, review_node
+from nbagent.notebook.review_widget import LiveReview
 from nbagent.view.batch import BatchProgress
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
+from nbagent.view.review import review_node
 
 
 class Review:
@@ -29,6 +31,7 @@ class Review:
     def __init__(self, *answers: str) -> None:
         self.answers, self.position, self.total = answers, 1, len(answers)
         self.said: dict[int, int | None] = {}
+        self.reasons: dict[int, str | None] = {}
         self.broken = False
 
     def shown(self) -> tuple[tuple[str, str], ...]:
@@ -36,9 +39,10 @@ class Review:
             return ()
         return (("n", str(self.position)), ("answer", self.answers[self.position - 1]))
 
-    def label(self, value: int) -> None:
+    def label(self, value: int, reason: str | None = None) -> None:
         if self.broken:
             raise StoreError("the disk is full")
+        self.reasons[self.position] = reason
         self.said[self.position] = value
         self.position += 1
 
@@ -76,9 +80,10 @@ class Stage:
         self.wire, self.review = wire, Review(*answers)
         self.view = LiveReview(self.review)
 
-    def say(self, kind: str, place: object, value: object = None) -> None:
+    def say(self, kind: str, place: object, value: object = "", **more: object) -> None:
         told: dict[str, Any] = {"kind": kind, "run": "review", "place": place, "value": value}
-        self.view.on_message(told)
+        told |= more
+        self.view.view.on_message(told)
 
     def until(self, fits: Callable[[], object]) -> None:
         until(fits)
@@ -123,8 +128,8 @@ def test_labels_skips_and_steps_back_are_of_the_case_that_is_shown(wire: Wire) -
 )
 def test_a_message_that_is_not_whole_labels_nothing(wire: Wire, message: dict[str, Any]) -> None:
     stage = Stage(wire, "red", "green")
-    stage.view.on_message({"run": "review", **message})
-    stage.view.on_message([message])
+    stage.view.view.on_message({"run": "review", **message})
+    stage.view.view.on_message([message])
     stage.say("skip", "1")
     stage.until(lambda: "green" in stage.words)
     assert stage.review.said == {1: None}
@@ -141,6 +146,34 @@ def test_a_label_that_cannot_be_kept_is_said_and_asked_again(wire: Wire) -> None
     stage.until(lambda: "All answers are labelled" in stage.words)
     assert "disk" not in stage.words
     assert stage.review.said == {1: 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"reason": " too long "}, "too long"),
+        ({"reason": ""}, None),
+        ({"reason": ["x"]}, None),
+        ("reason", None),
+        ({"reason": "x" * 50_000}, "x" * 2_000),
+    ],
+    ids=["reason", "empty", "list", "no fields", "huge"],
+)
+def test_the_reason_goes_with_the_label(wire: Wire, fields: object, reason: str | None) -> None:
+    stage = Stage(wire, "red")
+    stage.say("label", "1", "2", fields=fields)
+    stage.until(lambda: "All answers are labelled" in stage.words)
+    assert stage.review.reasons == {1: reason}
+
+
+def test_the_prompt_is_quoted_the_row_is_a_table_and_the_answer_is_markdown() -> None:
+    review = Review("**bold**")
+    texts = (("prompt", "Colour?"), ("n", "1"), ("answer", "**bold** <b>"))
+    review.shown = lambda: texts
+    drawn = html(review_node(review))
+    assert ">Colour?</blockquote>" in drawn
+    assert ">n</th>" in drawn
+    assert "<strong>bold</strong> &lt;b&gt;" in drawn
 
 
 def test_there_is_a_button_for_each_label_of_the_scale() -> None:
@@ -200,12 +233,12 @@ def test_many_updates_are_few_messages_and_only_of_what_changed(wire: Wire) -> N
             view.update(progress(n))
             await asyncio.sleep(0.005)
         for odd in ({"kind": "pause"}, {"kind": "stop", "run": "f" * 16}, ["stop"], {"kind": []}):
-            view.on_message(odd)
-        view.on_message({"kind": "pause", "run": "batch"})
+            view.view.on_message(odd)
+        view.view.on_message({"kind": "pause", "run": "batch"})
         await asyncio.sleep(0.3)
         view.close(progress(100, state="Finished", at_work=0))
         view.update(progress(50))
-        view.on_message({"kind": "stop", "run": "batch"})
+        view.view.on_message({"kind": "stop", "run": "batch"})
 
     asyncio.run(batch())
     sent = [message["ops"] for message in wire.of()]
@@ -226,7 +259,7 @@ def test_what_a_file_keeps_in_mid_batch_is_written_anew_now_and_then(
 
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())
-        view.on_message({"kind": "ready", "page": "p"})
+        view.view.on_message({"kind": "ready", "page": "p"})
         for n in range(30, 60, 10):
             await asyncio.sleep(0.03)
             view.update(progress(n))
@@ -249,7 +282,7 @@ def test_a_page_that_takes_no_messages_does_not_end_the_batch(
         def fail(*_: object) -> None:
             raise OSError("no socket")
 
-        monkeypatch.setattr(view.widget, "send", fail)
+        monkeypatch.setattr(view.view.widget, "send", fail)
         view.update(progress(1))
         view.close(progress(100, state="Finished", at_work=0))
 
@@ -260,7 +293,7 @@ def test_a_page_that_comes_while_a_batch_ends_is_shown_the_end(wire: Wire) -> No
     async def batch() -> None:
         view = LiveBatch(progress(0), Controls())
         view.update(progress(1))
-        view.on_message({"kind": "ready", "page": "p"})
+        view.view.on_message({"kind": "ready", "page": "p"})
         view.close(progress(100, state="Finished", at_work=0))
         await asyncio.sleep(0)
 

@@ -55,6 +55,10 @@ FRONT_ENDS: dict[str, tuple[dict[str, Any], int]] = {
     "a page that shows views and applies updates": ({}, 1),
     "no page: a console": ({"shows": False}, 2),
     "a page that ignores updates, or died": ({"applies": False}, 2),
+    "a page that says everything three times": ({"times": 3}, 1),
+    "a flood of messages": ({"times": 300}, 1),
+    "a page that says things in the wrong order": ({"closes_first": True}, 1),
+    "the same, and it ignores updates": ({"closes_first": True, "applies": False}, 2),
 }
 
 
@@ -126,7 +130,9 @@ def test_a_page_that_comes_late_gets_the_run_and_the_lines_end(kernel: LiveKerne
     kernel.heard(lambda message: message["content"].get("data", {}).get("content", {}).get("page"))
     page = FakePage(kernel)
     page.views[f"nbagent-{display_of(begun[-1])}"] = view
-    cell = kernel.finish(sent, page=page)
+    kernel.page = page
+    cell = kernel.finish(sent)
+    kernel.page = None
     assert [kind for kind, _ in finals(cell)] == ["update_display_data"]
     assert "word word word word word word" not in cell.printed
 
@@ -155,6 +161,28 @@ def test_odd_messages_prove_nothing(kernel: LiveKernel, message: dict[str, Any])
     for _ in range(20):
         kernel.say(view, **message)
     cell = kernel.finish(sent)
+    assert [kind for kind, _ in finals(cell)] == ["display_data"]
+
+
+ASKS = """%%agent --model offline:demo --tools population --ask population
+How many people live in Oslo?"""
+
+
+@pytest.mark.parametrize(("typed", "decision"), [("y", "allowed"), ("n", "denied")])
+def test_without_a_page_a_question_is_asked_by_input(
+    kernel: LiveKernel, typed: str, decision: str
+) -> None:
+    kernel.new_session()
+    sent = kernel.send(ASKS, stdin=True)
+    asked = kernel.client.get_stdin_msg(timeout=20)
+    assert asked["msg_type"] == "input_request"
+    kernel.client.input(typed)
+    if typed == "n":
+        assert "Reason" in kernel.client.get_stdin_msg(timeout=20)["content"]["prompt"]
+        kernel.client.input("")
+    cell = kernel.finish(sent)
+    (tool,) = kernel.value("[t.approval for t in _run.turns[0].tool_runs]")
+    assert tool == decision
     assert [kind for kind, _ in finals(cell)] == ["display_data"]
 
 

@@ -14,9 +14,11 @@ from stories import asked, drawn
 from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.events import ToolCallStarted
 from nbagent.contracts.ports import ShowPieces
-from nbagent.notebook.run_widget import LiveRun, OpBatcher
-from nbagent.view.live import Op
-from nbagent.view.node import text_of
+from nbagent.notebook.live_updates import Shown
+from nbagent.notebook.messages import Message, read_message
+from nbagent.notebook.run_widget import LiveRun
+from nbagent.view.live_changes import Op
+from nbagent.view.node import Node, h, text_of
 from nbagent.view.run_picture import picture
 
 STORY = drawn()
@@ -66,25 +68,56 @@ class Stage:
 
     async def hear(self, **message: Any) -> None:
         """A message comes in another thread, and what follows is sent."""
-        await asyncio.to_thread(self.view.on_message, message)
+        await asyncio.to_thread(self.say, **message)
         await asyncio.sleep(0.12)
+
+    def say(self, **content: Any) -> None:
+        """A message comes through the border of messages."""
+        message = read_message({"run": RUN, **content})
+        if message is None or message.run != self.view.key:
+            return
+        if message.kind == "ready":
+            self.view.on_pages(True)
+            self.view.updates.page_ready(message.page)
+        else:
+            self.view.on_message(message)
+
+
+class Counter(Shown):
+    """Shows a number and a text that stays; counts how often it is drawn."""
+
+    def __init__(self, *, interval_s: float) -> None:
+        super().__init__("counter", interval_s=interval_s)
+        self.number = self.drawn = 0
+
+    def parts(self) -> dict[str, Node]:
+        self.drawn += 1
+        return {"head": h("b", "", f"{self.number}"), "end": h("i", "", "end")}
+
+    def whole(self) -> Node:
+        return h("div", "", *self.parts().values())
+
+    def on_message(self, message: Message) -> None:
+        pass
 
 
 def test_first_ops_leave_at_once_and_later_ones_together() -> None:
-    sent: list[tuple[float, list[Op]]] = []
+    shown, sent = Counter(interval_s=0.05), list[tuple[float, list[Op]]]()
 
     async def go() -> None:
-        batcher = OpBatcher(lambda ops: sent.append((time.monotonic(), ops)), interval_s=0.05)
-        for i in range(40):
-            batcher.add([["add", "C01/text/0", f"{i} "]])
-            if i == 0:
-                assert len(sent) == 1
+        shown.updates.send = lambda message: sent.append((time.monotonic(), message["ops"]))
+        shown.updates.begin()
+        for shown.number in range(40):
+            shown.updates.changed()
+            assert len(sent) >= 1
             await asyncio.sleep(0.005)
         await asyncio.sleep(0.12)
 
     asyncio.run(go())
-    assert "".join(op[2] for _, ops in sent for op in ops) == "".join(f"{i} " for i in range(40))
-    assert len(sent) < 20
+    assert [op[1] for op in sent[0][1]] == ["head", "end"]
+    assert all([op[1] for op in ops] == ["head"] for _, ops in sent[1:])
+    assert text_of(sent[-1][1][0][2]) == "39"
+    assert shown.drawn <= len(sent) + 1 < 20
     assert min(b[0] - a[0] for a, b in pairwise(sent)) > 0.04
 
 
@@ -102,11 +135,9 @@ def test_a_page_that_is_loaded_anew_gets_the_present_picture_and_only_it(when: s
         assert [message["page"] for message in stage.sent if "page" in message] == [7]
         ((kind, node),) = stage.sent[-1]["ops"]
         assert kind == "done"
-        assert text_of(node).count("population") == text_of(stage.view.picture()).count(
-            "population"
-        )
+        assert text_of(node).count("population") == text_of(stage.view.whole()).count("population")
         if when == "after the end":
-            assert stage.view.picture() == picture(STORY.run)
+            assert stage.view.whole() == picture(STORY.run)
             assert stage.ended == [RUN]
 
     asyncio.run(go())
@@ -119,7 +150,7 @@ def test_a_sink_that_breaks_still_says_when_its_run_is_over() -> None:
         def fail(_message: object) -> None:
             raise OSError("the page is gone")
 
-        stage.view._send = fail  # pyright: ignore[reportPrivateUsage]
+        stage.view.updates.send = fail
         for event in STORY.events[:-1]:
             stage.view.handle(event)
         with pytest.raises(OSError, match="the page is gone"):
@@ -221,7 +252,7 @@ def test_nothing_that_was_drawn_before_the_end_is_sent_after_it(kind: str) -> No
             stage.view.handle(event)
         message = {"kind": kind, "question": "C01/c1/1", "choice": "once", "fields": {"n": "four"}}
         # The run ends before the loop takes what was drawn for the message.
-        stage.view.on_message(message)
+        stage.say(**message)
         stage.view.handle(STORY.events[-1])
         await asyncio.sleep(0.12)
         assert [op[0] for op in stage.ops[-1:]] == ["done"]

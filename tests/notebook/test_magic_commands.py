@@ -73,6 +73,9 @@ def test_models_lists_those_of_the_server_and_the_scripts(
     assert {"offline:demo", made.model_id} < {*found}
     assert found["openai"].startswith("no key; set OPENAI_API_KEY or LLM_API_KEY")
     assert found["llamacpp"].startswith("no server at")
+    more, missing = printed.split("what is missing")
+    assert "lists all of them" in more
+    assert "lists all of them" not in missing
     with ModelServer(models=["little", "large"]) as server:
         monkeypatch.setenv("LLM_BASE_URL", server.url)
         assert "openai:little" in shell.said("%agent models").split()
@@ -178,6 +181,32 @@ def test_export_prints_a_run_or_writes_a_file(shell: MagicShell, tmp_path: Path)
     assert said == f"wrote run {run.id[:8]} to my out.html\n"
     assert (tmp_path / "my out.html").read_text("utf-8") == run.export("html")
     assert all(f in shell.said("%agent help export") for f in FORMATS)
+
+
+def test_a_page_without_a_file_name_is_written_beside_the_notebook(
+    shell: MagicShell, tmp_path: Path
+) -> None:
+    run = shell.agent("-m offline:demo --quiet")
+    file = f"run-{run.id[:8]}.html"
+    assert shell.said("%agent export last html") == f"wrote run {run.id[:8]} to {file}\n"
+    assert (tmp_path / file).read_text("utf-8") == run.export("html")
+
+
+def test_an_option_before_a_command_says_where_it_belongs(shell: MagicShell) -> None:
+    said = {line: shell.refused(line).message for line in ("%agent --tools x hi", "%agent -m=a b")}
+    assert (
+        "write %%agent --tools x hi with the prompt on the next line" in said["%agent --tools x hi"]
+    )
+    assert "%agent takes a command first: %agent tools" in said["%agent --tools x hi"]
+    assert "'-m=a' is an option of %%agent" in said["%agent -m=a b"]
+
+
+def test_config_shows_the_limit_that_applies(shell: MagicShell) -> None:
+    rows = [line.split() for line in shell.said("%agent config max_requests=5").splitlines()]
+    found = {row[0]: row[1:] for row in rows if row}
+    assert found["max_turns"] == ["5", "configure", "(max_requests)"]
+    assert found["max_repeated_results"] == ["6", "default"]
+    shell.cell("%agent config max_requests=")
 
 
 def test_retry_asks_again_with_the_functions_of_the_run_and_lists_the_answers(

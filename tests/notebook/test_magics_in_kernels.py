@@ -232,7 +232,7 @@ def test_old_views_are_closed_and_do_not_fill_the_kernel(kernel: LiveKernel) -> 
     )
     kernel.run(code, page=FakePage(kernel))
     kernel.run("from ipywidgets.widgets.widget import _instances as alive")
-    views = kernel.value("sum(type(w).__name__ == 'RunWidget' for w in alive.values())")
+    views = kernel.value("sum(type(w).__name__ == 'LiveWidget' for w in alive.values())")
     assert int(views) <= 5
     # An Output of ipywidgets takes no updates: there it is all that a person sees.
     assert kernel.value(f"{shown['data'][VIEW]['model_id']!r} in alive") is True

@@ -41,6 +41,7 @@ INVALID: dict[str, Any] = {
     "an endless name of a field": {"kind": "act", "do": "fork", "fields": {LONG_ID: "x"}},
     "too many fields": {"kind": "act", "fields": {str(n): "" for n in range(1_001)}},
     "an edited argument without a limit": {"kind": "preview", "fields": {"a": LONG_TEXT}},
+    "fields that are null": {"kind": "answer", "question": "q", "fields": None},
     "a prompt without a limit": {"kind": "send", "id": "1", "prompt": LONG_TEXT},
     "a file that is no text": {"kind": "attach", "name": "a.png", "data": [1, 2]},
 }
@@ -53,7 +54,7 @@ def test_what_is_not_whole_is_no_message(content: object) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_each_kind_is_read_and_what_nobody_knows_is_left_out(kind: str) -> None:
-    content = {"kind": kind, "run": "a", "__proto__": {}, "extra": "x" * 10_000, "turn": None}
+    content = {"kind": kind, "run": "a", "__proto__": {}, "extra": "x" * 10_000, "also": None}
     assert read_message(content) == Message(kind=kind, run="a")
 
 

@@ -96,25 +96,38 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
         ask("retry")
 
 
-@pytest.mark.parametrize("begun", [0, 1, 2])
-def test_answers_that_cannot_begin_are_not_waited_for(output: Output, begun: int) -> None:
+@pytest.mark.parametrize("n", ["1", "4", "x"])
+def test_a_retry_asks_once_whatever_a_page_says(output: Output, n: str) -> None:
     handles: list[Any] = []
-
-    def cell() -> Cell:
-        if len(handles) >= begun:
-            raise UsageError("no more than that")
-        return Cell()
-
-    use_frontend(StandIn(cell=cell, set_last=handles.append))
+    use_frontend(StandIn(set_last=handles.append))
     (asked,) = output.run_ids
-    click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {"n": "4"}}
+    click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {"n": n}}
     button_actions.on_message(click)
-    for handle in handles:
-        handle.wait(20)
-    until(lambda: not output.running_id)
-    answers = [handle.id for handle in handles]
-    spread = [(asked, *answers)] if begun > 1 else []
-    assert output.parts == [(asked,), *spread, *((one,) for one in answers)]
+    until(lambda: bool(handles) and not output.running_id)
+    (handle,) = handles
+    handle.wait(20)
+    assert output.parts == [(asked,), (handle.id,)]
+
+
+@pytest.mark.parametrize("is_in_the_way", [True, False])
+def test_a_retry_that_cannot_begin_says_why(
+    output: Output, wire: Wire, is_in_the_way: bool
+) -> None:
+    def cell() -> Cell:
+        raise UsageError("no more than that")
+
+    button_actions.enable_buttons()
+    if is_in_the_way:
+        output.running_id = "another"
+    else:
+        use_frontend(StandIn(cell=cell))
+    (asked,) = output.run_ids
+    click = {"kind": "act", "do": "retry", "at": output.id, "run": asked, "fields": {}}
+    button_actions.on_message(click)
+    until(lambda: len(wire.replies) > 1)
+    why = "still running" if is_in_the_way else "no more than that"
+    assert why in wire.replies[-1]["said"]
+    assert output.parts == [(asked,)]
 
 
 def test_buttons_of_a_page_that_was_loaded_anew_start_nothing_and_say_what_to_do(
@@ -166,21 +179,6 @@ def test_buttons_of_the_first_page_work_on_when_a_second_one_is_loaded(
     for odd in (5, ["first"], "x" * 10_000, None):
         button_actions.on_message({"kind": "ready", "tab": odd})
     assert said(output, "first") == ""
-
-
-TIMES = {
-    "as chosen": ("4", 4),
-    "none chosen": ("", 1),
-    "too many": ("50", 1),
-    "no number": ("x", 1),
-}
-
-
-@pytest.mark.parametrize(("said", "n"), TIMES.values(), ids=TIMES)
-def test_a_page_asks_for_five_answers_at_most(said: str, n: int) -> None:
-    click = button_actions.read_click({"do": "retry", "run": "a", "fields": {"n": said}})
-    assert click is not None
-    assert click.n == n
 
 
 def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -> None:

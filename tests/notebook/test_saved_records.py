@@ -12,6 +12,7 @@ from magic_shell import MagicShell
 import nbagent
 from nbagent.frames import SavedNotebook
 from nbagent.notebook.outputs import records_metadata
+from nbagent.store.rows import run_reference
 from nbagent.view.saved_record_note import saved_record_note
 
 SECRET = "the salary of the manager"
@@ -63,7 +64,7 @@ def test_own_keeps_the_conversation_without_what_tools_returned(
 def test_off_keeps_the_id_only(shell: MagicShell) -> None:
     run = nbagent.Agent("offline:demo").run("Hello?")
     shell.cell("%agent config records=off")
-    assert records_metadata(run.record) == {"nbagent": {"runs": [{"run_id": run.id}]}}
+    assert records_metadata(run.record) == {"nbagent": run_reference(run.id)}
     assert saved_record_note() == ""
 
 

@@ -17,7 +17,8 @@ import nbagent
 from nbagent.contracts.canonical import dump_json
 from nbagent.session.template import render
 
-PENGUINS = pd.DataFrame(
+day = datetime.datetime.fromisoformat
+PENGUINS: Any = pd.DataFrame(
     {
         "species": ["Adelie", "Adelie", "Gentoo", "Gentoo", "Chinstrap", "Chinstrap"],
         "island": ["Torgersen", "Dream", "Biscoe", "Biscoe", "Dream", "Dream"],
@@ -37,7 +38,7 @@ CITIES = pd.DataFrame(
 )
 SALES = pd.DataFrame(
     {
-        "date": pd.to_datetime(["2024-01-05", "2024-01-09", "2024-02-01", "2024-03-03"]),
+        "date": [day("2024-01-05"), day("2024-01-09"), day("2024-02-01"), day("2024-03-03")],
         "product": ["pen", "book", "pen", "lamp"],
         "region": ["North", "South", "North", "East"],
         "revenue": [25.0, 45.0, 17.5, 80.0],
@@ -247,6 +248,20 @@ FIRST_PROMPTS: list[Row] = [
     ("What is the mean price? {{ big }}", NONE, "", "of the table's 100,000 rows are in"),
     ("How many rows? {{ big }}", NONE, "", "**100,000** rows"),
     ("Plot the masses of {{ df }}", NONE, "", STAND_IN),
+    # A frame in other forms.
+    ("mean mass of Gentoo {{ df.to_csv(index=False) }}", NONE, "", "**5100** (2 rows)"),
+    ("mean mass of Gentoo {{ df.to_string() }}", NONE, "", "**5100** (2 rows)"),
+    ("{{ df.to_string() }} mean mass of Gentoo", NONE, "", "**5100** (2 rows)"),
+    ("{{ df.to_dict() }} mean mass of Gentoo", NONE, "", "**5100** (2 rows)"),
+    ("{{ df.to_json(orient='records') }} mean mass of Gentoo", NONE, "", "**5100** (2 rows)"),
+    ("{{ df.species }} how many Adelie?", NONE, "", "**2** of 6 rows"),
+    ("{{ df }} and {{ cities }}: which city is largest?", NONE, "", "**Berlin**"),
+    ("Which penguins are from Dream? {{ df }}", (mean_mass,), "", "**3** of 6 rows"),
+    # Two questions.
+    ("What's the population of Oslo? And the area of Bergen?", TWO,
+     'population(city="Oslo"); area(city="Bergen")', "464.7"),
+    ("population of Oslo and Bergen and area of Oslo", TWO,
+     'population(city="Oslo"); population(city="Bergen"); area(city="Oslo")', "454.1"),
     # Neither.
     ("What is 2+2?", NONE, "", "**4**"),
     ("what's 15% of 240", NONE, "", "**36**"),
@@ -270,9 +285,13 @@ STAFF = pd.DataFrame(
         "department": ["IT", "Sales", "IT", "HR", "Sales"],
         "salary": [5200, 4100, 6100, 3900, 4500],
         "age": [31, 45, 29, 52, 38],
-        "start": pd.to_datetime(
-            ["2019-05-01", "2010-01-15", "2021-09-01", "2005-03-01", "2015-07-07"]
-        ),
+        "start": [
+            day("2019-05-01"),
+            day("2010-01-15"),
+            day("2021-09-01"),
+            day("2005-03-01"),
+            day("2015-07-07"),
+        ],
     }
 )
 MOVIES = pd.DataFrame(
@@ -309,9 +328,10 @@ ORDERS = pd.DataFrame(
     }
 )
 SENSORS = pd.DataFrame(
-    {"id": ["A1", "A2", "B1"], "type": ["co2", "co2", "pm10"], "status": ["ok", "fail", "ok"]}
-).set_index("id")
-NAMES |= {
+    {"type": ["co2", "co2", "pm10"], "status": ["ok", "fail", "ok"]},
+    index=pd.Index(["A1", "A2", "B1"], name="id"),
+)
+OTHER_NAMES: dict[str, Any] = {
     "weather": WEATHER,
     "staff": STAFF,
     "movies": MOVIES,
@@ -556,8 +576,11 @@ OTHER_PROMPTS: list[Row] = [
     ("Zeige alle Artikel mit Menge über 100 {{ stock }}", NONE, "", "Schraube, Nagel"),
     ("which orders are unpaid? {{ orders }}", NONE, "", "**1002**"),
     ("How many orders does each customer have? {{ orders }}", NONE, "", "| Meyer | 2 |"),
-    ("largest order {{ orders }}", NONE, "", "**Schulz**"),
+    ("largest order {{ orders }}", NONE, "", "| 1002 | Schulz |"),
     ("first 2 rows {{ orders }}", NONE, "", "| 1002 |"),
+    ("What's the mean and the max salary? {{ staff }}", NONE, "", "The largest value of `salary`"),
+    ("median salary of people older than 30 {{ staff }}", NONE, "", "**4300** (4 rows)"),
+    ("How many columns and rows? {{ staff }}", NONE, "", "**5** rows and 5 columns"),
     ("What is the square root of 144?", NONE, "", "**12**"),
     ("Wie viel ist 100 geteilt durch 4?", NONE, "", "**25**"),
 ]  # fmt: skip
@@ -565,7 +588,7 @@ OTHER_PROMPTS: list[Row] = [
 
 def cell(prompt: str, tools: tuple[Any, ...], **options: Any) -> nbagent.Run:
     """Run a prompt as a cell does, with its expressions evaluated."""
-    values = {**NAMES, **options.pop("names", {})}
+    values = {**NAMES, **OTHER_NAMES, **options.pop("names", {})}
     text = render(prompt, lambda expression: eval(expression, values)).prompt
     before: nbagent.Run | None = options.pop("before", None)
     if before is not None:
@@ -578,11 +601,11 @@ def cell(prompt: str, tools: tuple[Any, ...], **options: Any) -> nbagent.Run:
 
 def calls_of(run: nbagent.Run) -> str:
     made = [one for turn in run.turns for one in turn.tool_runs]
-    return "; ".join(
-        f"{one.tool_name}({', '.join(f'{k}={dump_json(v).decode()}' for k, v in args.items())})"
+    texts = [
+        ", ".join(f"{name}={dump_json(value).decode()}" for name, value in (one.args or {}).items())
         for one in made
-        if (args := one.args or {}) is not None
-    )
+    ]
+    return "; ".join(f"{one.tool_name}({text})" for one, text in zip(made, texts, strict=True))
 
 
 @pytest.mark.parametrize("row", [*FIRST_PROMPTS, *OTHER_PROMPTS], ids=lambda row: row[0])
@@ -688,8 +711,12 @@ ANSWERS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_answer_of_a_person_to_a_call_is_told(answer: str) -> None:
     nbagent.configure(ask=["population"])
-    given, part = ANSWERS[answer]
-    run = cell("What is the population of Oslo?", TWO, on_approval=lambda _: given)
+    decision, part = ANSWERS[answer]
+
+    def answered(question: nbagent.Question) -> Any:
+        return decision
+
+    run = cell("What is the population of Oslo?", TWO, on_approval=answered)
     assert part in run.text
     assert ("**Rome**: **2,748,109**" in run.text) == (answer == "edited")
     assert len(run.turns) == 2
@@ -740,8 +767,9 @@ def test_hostile_prompt_ends_with_a_sentence(case: str, tools: tuple[Any, ...]) 
 
 
 def test_walker_follows_workflows_only_and_is_listed_with_a_sentence() -> None:
-    listed = nbagent.models("offline").set_index("id")
-    assert "workflow" in str(listed.loc["offline:walk", "capabilities"])
+    listed: Any = nbagent.models("offline")
+    (capabilities,) = listed.capabilities[listed.id == "offline:walk"]
+    assert "follows the steps of a workflow" in str(capabilities)
     run = nbagent.Agent("offline:walk", tools=[population], quiet=True).run("Population of Oslo?")
     assert "this is no workflow" in run.text
     assert run.stop_reason == "answered"

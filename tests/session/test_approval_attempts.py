@@ -26,6 +26,7 @@ from nbagent.contracts.approval import PersonAnswer, PreviewPiece, Question
 from nbagent.contracts.events import ApprovalRequested
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.notebook.messages import read_message
 from nbagent.notebook.run_widget import LiveRun
 from nbagent.providers.offline import call, calls, script
 from nbagent.session.active_run import active_runs
@@ -270,7 +271,7 @@ class Page(View):
 
     def open(self, run: RunRecord, controls: RunControls) -> Sink:
         self.live = LiveRun(run, controls, send=lambda message: None)
-        self.live.on_message({"kind": "ready", "page": 1})
+        self.live.on_pages(True)
         return super().open(run, controls)
 
     def handle(self, event: Any) -> None:
@@ -278,7 +279,8 @@ class Page(View):
         super().handle(event)
 
     def send(self, controls: RunControls, event: ApprovalRequested) -> None:
-        self.live.on_message({"run": self.live.run_id, **self.message})
+        if message := read_message({"run": self.live.run_id, **self.message}):
+            self.live.on_message(message)
         controls.answer(event.tool_call_id, DENY)
 
 

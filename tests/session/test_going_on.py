@@ -21,7 +21,8 @@ from nbagent.session.run_notices import DEFERRED_NOTICE
 from nbagent.session.stores import close_stores
 from nbagent.settings.options import RunOptions
 from nbagent.store.rows import to_notebook_json
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
 from nbagent.view.run_tree import tree_node
 
 

@@ -111,9 +111,9 @@ def test_the_listing_says_what_happens_at_a_call_and_why() -> None:
     use_frontend(StandIn({"delete": delete, "look": look}))
     nbagent.configure(ask="look", deny="delete(path=/etc/*)")
     said = str(reports.tools())
-    assert "asks first: ask='look'" in line_of("look(path: string)", said)
+    assert "needs approval: ask='look'" in line_of("look(path: string)", said)
     delete_line = line_of("delete(path: string)", said)
-    assert "asks first; some calls: deny=delete(path=/etc/*)" in delete_line
+    assert "needs approval; some calls: deny=delete(path=/etc/*)" in delete_line
     assert "Rules: " in said
 
 

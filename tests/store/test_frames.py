@@ -33,7 +33,7 @@ from nbagent.contracts.records import (
     ToolRun,
     WorkflowRef,
 )
-from nbagent.store import dataframes
+from nbagent.store import dataframes, frame_queries
 from nbagent.store.batches import save_scores
 from nbagent.store.writer import Store
 
@@ -495,6 +495,49 @@ def test_a_filter_that_can_find_nothing_is_one_line_that_says_why(
 
 
 # Columns of JSON
+
+
+NOTEBOOKS: dict[str, tuple[Any, str]] = {
+    "the stem": ("penguins", "ab"),
+    "the file": ("penguins.ipynb", "ab"),
+    "the end of a path": ("study/penguins", "b"),
+    "the whole path": ("penguins.ipynb", "ab"),
+    "other letters": ("Penguins", "ab"),
+    "several": (["cities", "study/penguins"], "bc"),
+    "a missing one": (None, "d"),
+    "nothing similar": ("zebra", ""),
+}
+
+
+@pytest.mark.parametrize(("notebook", "found"), NOTEBOOKS.values(), ids=list(NOTEBOOKS))
+def test_a_notebook_is_found_by_the_end_of_its_path(
+    notebook: Any, found: str, store: Store
+) -> None:
+    files = ("work/penguins.ipynb", "work/study/penguins.ipynb", "C:\\work\\cities.ipynb", None)
+    for letter, file in zip("abcd", files, strict=True):
+        write(store, plain_run(1, run_id=letter * 16, notebook=file))
+    rows = read(store, "runs", notebook=notebook)
+    assert rows["run_id"].tolist() == [letter * 16 for letter in found]
+    ids = dataframes.find_runs(store, {"notebook": notebook}, sort="id", limit=9)
+    assert ids == [letter * 16 for letter in found[::-1]]
+
+
+def test_a_misspelt_notebook_is_one_line_with_the_right_one(store: Store) -> None:
+    write(store, plain_run(1, run_id="a" * 16, notebook="penguins.ipynb"))
+    with pytest.raises(UsageError, match=r"did you mean 'penguins\.ipynb'"):
+        read(store, "runs", notebook="pengins.ipynb")
+
+
+@pytest.mark.parametrize(("name", "column"), frame_queries.ALIASES.items())
+def test_short_names_of_columns_are_filters(name: str, column: str, store: Store) -> None:
+    filled(store)
+    frame = "tool_runs" if column == "tool_name" else "runs"
+    value = read(store, frame)[column].dropna().iloc[0]
+    same = read(store, frame, **{name: value})
+    assert len(same) > 0
+    assert same.equals(read(store, frame, **{column: value}))
+    with pytest.raises(UsageError, match=f"{column!r} is set twice"):
+        read(store, frame, **{name: value, column: value})
 
 
 def test_a_column_of_json_becomes_columns() -> None:

@@ -47,6 +47,14 @@ class Host:
         return PreparedCall(spec=ToolSpec(name="look"), arguments={}, run=typed)
 
 
+class Working(Host):
+    async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
+        async def run(context: ToolContext) -> ToolOutcome:
+            return ToolOutcome(result=nbagent.ToolResult(ok=True, data=self.value))
+
+        return PreparedCall(spec=ToolSpec(name="look"), arguments={}, run=run)
+
+
 class Unprepared(Host):
     async def prepare(self, call: ToolCall, context: ToolContext) -> PreparedCall:
         return cast("PreparedCall", None)
@@ -84,6 +92,16 @@ def test_a_broken_host_fails_its_call_only(host: Host, word: str) -> None:
     assert error.code == "E_INTERNAL"
     assert "'mine'" in error.message
     assert word in error.message
+
+
+def test_a_tool_that_names_no_host_belongs_to_the_one_that_lists_it() -> None:
+    agent = nbagent.Agent(model=script([call("look"), "Done."]), tools=[Working("Fine.")])
+    run = agent.run("Go.")
+    assert run.turns[0].tool_runs[0].host == "mine"
+    assert len(nbagent.tool_runs(host="mine", run=run.id)) == 1
+    nbagent.configure(deny="mine")
+    denied = nbagent.Agent(model=script(["Done."]), tools=[Working("Fine.")]).run("Go.")
+    assert denied.request_of(1).tools == ()
 
 
 def test_an_exit_of_a_host_ends_no_program() -> None:

@@ -463,6 +463,19 @@ def test_two_pieces_of_code_that_wait_do_not_take_each_others_output(
     assert sys.stdout is before
 
 
+def test_code_that_waits_runs_on_one_loop_after_the_other() -> None:
+    run_code: Any = runs_code({})
+
+    async def two_at_a_time() -> list[str]:
+        codes = (f"import asyncio\nawait asyncio.sleep(0)\nprint({n})" for n in (1, 2))
+        outcomes = await asyncio.gather(*(run_code(code, keep_bytes=100) for code in codes))
+        return [outcome.stdout for outcome in outcomes]
+
+    # Two at a time: a lock belongs to a loop from its first wait on.
+    for _ in range(2):
+        assert asyncio.run(two_at_a_time()) == ["1\n", "2\n"]
+
+
 def test_figures_come_back_as_images_also_where_no_cell_shows_them(notebook: Notebook) -> None:
     pyplot = pytest.importorskip("matplotlib.pyplot")
     pyplot.switch_backend("agg")

@@ -18,7 +18,8 @@ from nbagent.view.batch import (
     batch_node,
     batch_text,
 )
-from nbagent.view.node import Node, html, text_of
+from nbagent.view.node import Node, text_of
+from nbagent.view.printers import html
 from nbagent.view.run_picture import page
 from nbagent.view.terminal import BatchPrinter
 
@@ -190,7 +191,7 @@ def test_the_saved_picture_is_small_however_large_the_batch_is(text: str) -> Non
 def test_the_usual_six_variants_are_all_shown_with_two_runs_to_open() -> None:
     saved = html(batch_node(FINISHED, kernel="0123abcd-123"))
     assert "variants more" not in saved
-    assert saved.count("Run 2") == 6
+    assert saved.count("Open run 2") == 6
 
 
 class Terminal:

@@ -16,8 +16,8 @@ from nbagent.run import Run
 from nbagent.store.writer import Store
 from nbagent.view import run_facts
 from nbagent.view.compare import compare_text, text_diff
-from nbagent.view.node import html as html_of
 from nbagent.view.node import text_of
+from nbagent.view.printers import html as html_of
 from nbagent.view.run_picture import picture
 
 

@@ -131,7 +131,7 @@ def test_spans_go_to_the_tracer_provider_of_the_package(run: Run) -> None:
 def test_markdown_reads_as_a_page(run: Run) -> None:
     text = run.export()
     assert "> Which \\$&#92;alpha\\$ &amp; &lt;b&gt;?" in text
-    assert "<details>\n<summary>C01 look_up(place=&quot;a needle&quot;)" in text
+    assert "<details>\n<summary>turn C01 look_up(place=&quot;a needle&quot;)" in text
     assert "\n---\n\nThe **end**.\n" in text
     assert text.count("<details>") == text.count("</details>")
     shown = run_of(

@@ -23,7 +23,8 @@ from nbagent.providers.offline import Script, call, cut, image, script, step
 from nbagent.run import Run
 from nbagent.store.rows import from_notebook_json, to_notebook_json
 from nbagent.view.live import LivePicture
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
 from nbagent.view.run_picture import picture
 from nbagent.view.terminal import PlainPrinter, run_text
 from nbagent.view.value_nodes import value_node
@@ -76,7 +77,7 @@ def test_an_image_alone_is_an_answer() -> None:
         assert "no text" not in shown
         assert "1 image" in shown
     assert SOURCE in html(picture(run.record))
-    assert f"[image: {LABEL} · {len(SQUARE)} B]" in run_text(run.record)
+    assert "[image: 40 × 30 px, 1 kB]" in run_text(run.record)
     assert "Copy answer" not in html(picture(run.record)), "there is no text to copy"
 
 

@@ -26,9 +26,11 @@ from nbagent.view import run_facts, run_status
 from nbagent.view.images import render_parts as drawn_images
 from nbagent.view.live import LivePicture, Op, merge_op
 from nbagent.view.markdown import markdown_nodes
-from nbagent.view.node import STYLES, html, text_of
-from nbagent.view.run_picture import head, live_stylesheet, page, picture, saved_stylesheet
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
+from nbagent.view.run_picture import head, page, picture
 from nbagent.view.terminal import PlainPrinter, run_text
+from nbagent.view.theme import STYLES, live_stylesheet, saved_stylesheet
 from nbagent.view.value_nodes import answer_node, value_node
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR\x00\x00\x00\x10\x00\x00\x00\x09\x08\x02\x00\x00\x00"
@@ -101,7 +103,8 @@ def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
     live.apply(Story().turn("").events[0])
     text = "# Title\n\n- a\n- b\n\nnow **open"
     ops = [op for c in text for op in live.apply(events.TextDelta("C01", c))]
-    closed = [html(op[2]) for op in ops if op[0] == "put" and "nba-plain" not in str(op[2])]
+    whole = [op for op in ops if op[0] == "put" and "nba-plain" not in str(op[2])]
+    closed = [html(op[2], breaks=False) for op in whole]
     assert closed == ["<div><h3>Title</h3></div>", "<div><ul><li>a</li><li>b</li></ul></div>"]
     assert "".join(op[2] for op in ops if op[0] == "add").endswith("ow **open")
 
@@ -279,10 +282,10 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
 KILLED = ErrorInfo("ENGINE_INTERRUPTED", "the kernel died")
 STOPPED = ErrorInfo("ENGINE_ABORTED", "the run was stopped")
 ENDS: dict[str, tuple[str, dict[str, Any]]] = {
-    "Paused: 20 turns": ("waits", {"phase": "WaitingUser", "stop_reason": "max_turns"}),
+    "Paused: limit of turns": ("waits", {"phase": "WaitingUser", "stop_reason": "max_turns"}),
     "Stopped": ("waits", {"phase": "Failed", "stop_reason": "stopped", "error": STOPPED}),
     "Failed": ("bad", {"phase": "Failed", "stop_reason": "error"}),
-    "Failed: 50 requests": ("bad", {"phase": "Failed", "stop_reason": "max_turns"}),
+    "Failed: limit of requests": ("bad", {"phase": "Failed", "stop_reason": "max_turns"}),
     "Interrupted": ("bad", {"phase": "Failed", "error": KILLED}),
     "Completed": ("ok", {"phase": "Completed", "stop_reason": "workflow_complete"}),
     "Answered": ("ok", {}),
@@ -377,13 +380,16 @@ ROWS = [{"city": "Oslo", "n": 717_710}, {"city": "Bergen", "n": 291_940}] * 30
     [
         (ROWS, "2 columns × 60 rows"),
         (FRAME, "2 columns × 1,204 rows"),
-        ({f"key{i}": "v" * 30 for i in range(23)}, "23 keys: key0, key1, key2, …"),
+        (
+            {f"key{i}": "v" * 30 for i in range(23)},
+            f'key0="{"v" * 30}", … (23 keys)',
+        ),
         (
             "DataFrame: abc rows × 2 columns\n| a | b |\n| - | - |\n| 1 | 2 |",
             '"DataFrame: abc rows × 2',
         ),
         (f"DataFrame: {'9' * 5000} rows × 2 columns", '"DataFrame: 9999'),
-        (["word " * 20] * 9, "9 items"),
+        (["word " * 20] * 9, '9 items: "word word word word word word word word …", …'),
         ("text " * 600, '"text text text text …" (3.0 kB)'),
         ({"a": 1}, '{"a": 1}'),
         (10**60, "0x9f4f2726179a224501d762 …"),
@@ -437,7 +443,7 @@ def test_values_show_themselves_as_nodes() -> None:
         ("```wat\n<b>\n```", "<pre>&lt;b&gt;&#10;</pre>"),
         ("Euler: $e^{i\\pi}$", 'tex2jax_process">$e^{i\\pi}$</span>'),
         ("\\[ \\frac{a}{b} \\]", 'tex2jax_process">\\[ \\frac{a}{b} \\]</span>'),
-        ("$$\n\\sum_{i=1}^n i\n$$", 'tex2jax_process">$$&#10;\\sum_{i=1}^n i&#10;$$</span>'),
+        ("$$\n\\sum_{i=1}^n i\n$$", 'tex2jax_process">$$\n\\sum_{i=1}^n i\n$$</span>'),
         ("a\n\n\n![i](http://evil.test/i.png)", "<p>[image: i — http://evil.test/i.png]</p>"),
         ("[a](javascript:x) [b](https://b.c)", '[a](javascript:x) <a href="https://b.c" rel="noo'),
     ],
@@ -458,9 +464,10 @@ def test_values_show_themselves_as_nodes() -> None:
     ],
 )
 def test_markdown_becomes_allowed_nodes(source: str, made: str) -> None:
-    shown = html(picture(Story().turn(source).end().run))
-    assert made in shown
-    assert "\n" not in shown  # an empty line would end the HTML in a Markdown export
+    run = Story().turn(source).end().run
+    assert made in html(picture(run), breaks=False)
+    # An empty line would end the HTML in a Markdown export.
+    assert all(map(str.strip, html(picture(run)).split("\n")))
 
 
 @pytest.mark.parametrize(
@@ -482,7 +489,8 @@ def test_an_attribute_that_could_act_or_load_is_not_printed(node: list[Any]) -> 
 def test_text_and_values_are_escaped_with_their_line_ends() -> None:
     hostile = "<b title='\"'>\r\n\n&"
     inert = "&lt;b title=&#x27;&quot;&#x27;&gt;&#13;&#10;&#10;&amp;"
-    assert html(["div", {"title": hostile}, hostile]) == f'<div title="{inert}">{inert}</div>'
+    lines = "&lt;b title=&#x27;\"'&gt;&#13;&#10;\n&amp;"
+    assert html(["div", {"title": hostile}, hostile]) == f'<div title="{inert}">{lines}</div>'
 
 
 @pytest.mark.parametrize(
@@ -541,13 +549,13 @@ def test_without_any_style_the_structure_tells_the_parts_apart() -> None:
     )
     assert "<blockquote>Which is larger?</blockquote>" in bare
     assert bare.index("</details></div><hr>") < bare.index(f"<p>{ANSWER[:14]}")
-    assert "<summary><span><code>C01</code> <span><code><span>population</span>" in bare
-    assert "<small>428 tok · 1.1 s</small>" in bare
+    assert "<summary><span><code>turn C01</code> <span><code><span>population</span>" in bare
+    assert "<small>428 tok</small>" in bare
     assert "<button hidden" not in bare
 
 
 def forms_html(story: Story) -> str:
-    return html(picture(story.run, actions=False))
+    return html(picture(story.run, actions=False), breaks=False)
 
 
 def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
@@ -556,15 +564,15 @@ def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
         "> Which is larger?",
-        'C01  population(city="Oslo") → 717,710  population(city="Bergen") → 291,940'
-        "  (428 tok · 1.1 s)",
-        'C02  area(city="Bergn") ✕ E_TOOL_FAILED  (428 tok · 1.1 s)',
-        "C03  Oslo is larger: 717,710 people against 291,940 in Bergen, "
-        "about two and a half times as many.  (428 tok · 1.1 s)",
+        'turn C01  population(city="Oslo") → 717,710  population(city="Bergen") → 291,940'
+        "  (428 tok)",
+        "turn C02  area(city=\"Bergn\") ✕ E_TOOL_FAILED: KeyError: 'Bergn'  (428 tok)",
+        "turn C03  answer  (428 tok)",
         "",
         ANSWER,
         "",
-        "run 1a2b3c4d · continue with %%agent --continue",
+        "run 1a2b3c4d · continue with %%agent --continue · model 2.7 s · tools 300 ms"
+        " · retries, waits, failures 300 ms",
     ]
 
 

@@ -13,7 +13,8 @@ from nbagent.contracts.records import WorkflowRef
 from nbagent.run import Run
 from nbagent.session.stores import close_stores
 from nbagent.view.graph import run_graph_node
-from nbagent.view.node import html, text_of
+from nbagent.view.node import text_of
+from nbagent.view.printers import html
 from nbagent.view.run_picture import picture
 from nbagent.workflow.graph import Package
 from nbagent.workflow.package import load_package

@@ -66,7 +66,7 @@ function showForm(root, form) {
   const of = turn ? `[data-turn="${CSS.escape(turn)}"]` : ":not([data-turn])";
   const button = root.querySelector(`[data-do="${CSS.escape(action)}"]${of}`);
   (button?.closest(".nba-foot") ?? button ?? root.lastElementChild)?.after(form);
-  form.querySelector("[data-field]")?.focus();
+  (form.querySelector("[data-field]") ?? form.querySelector(".nba-go"))?.focus();
 }
 
 /** @param {Element} root @param {string} text @returns {any} */

@@ -34,7 +34,7 @@ function pressByKey(event) {
   const { target, key } = event;
   const review = target.closest(".nba-review");
   const isPlain = !event.repeat && !event.ctrlKey && !event.altKey && !event.metaKey;
-  if (review && isPlain && Object.hasOwn(REVIEW_KEYS, key)) {
+  if (review && isPlain && !target.matches("input") && Object.hasOwn(REVIEW_KEYS, key)) {
     event.preventDefault();
     review.querySelector(REVIEW_KEYS[key])?.click();
   }

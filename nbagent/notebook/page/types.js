@@ -31,7 +31,8 @@
  *       fields?: Fields }
  *   | { kind: "answer_all", run: string, questions: string[] }
  *   | { kind: "preview", run: string, question: string, fields: Fields }
- *   | { kind: "label" | "skip" | "back", run: string, place: string, value: string }
+ *   | { kind: "label" | "skip" | "back", run: string, place: string, value: string,
+ *       fields: Fields }
  *   | { kind: "act", do: string, run?: string, at: string, turn?: string, fields?: Fields,
  *       tab: string }
  *   } PageMessage */

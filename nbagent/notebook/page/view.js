@@ -179,7 +179,8 @@ function createView({ send, pictures }, el) {
   /** @param {any} button */
   function review(button) {
     const { value, dataset } = button;
-    send({ kind: dataset.do, run: runOf(button), place: dataset.turn, value });
+    const fields = fieldsOf(/** @type {Element} */ (button.closest(".nba-review")));
+    send({ kind: dataset.do, run: runOf(button), place: dataset.turn, value, fields });
   }
 
   function onKernelDead() {

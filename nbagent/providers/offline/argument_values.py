@@ -208,7 +208,7 @@ def _fill(parameters: Sequence[Parameter], filling: _Filling) -> _Filling:
     for parameter in parameters:
         if parameter.type == "boolean" and parameter.name not in filling.candidates:
             _fill_boolean(parameter, filling)
-    for parameter in sorted(parameters, key=lambda one: not one.is_required):
+    for parameter in sorted(parameters, key=lambda argument: not argument.is_required):
         if parameter.name in filling.candidates or (parameter.choices and not parameter.is_number):
             continue
         if parameter.type == "object":
@@ -249,6 +249,13 @@ def _choices(parameter: Parameter, tables: Sequence[Table]) -> list[Any]:
     columns = [(table, name) for table in tables for name in table.columns if own & meanings(name)]
     cells = [cell for table, name in columns for cell in table.cells(name)]
     return [cell for cell in dict.fromkeys(cells) if cell and number_of(cell) is None][:300]
+
+
+def _cells_of_other_columns(parameter: Parameter, tables: Sequence[Table]) -> set[str]:
+    """Return cells that are no values of an argument that is named like another column."""
+    own = set[Any]() if parameter.choices else {*_choices(parameter, tables)}
+    cells = {cell for table in tables for row in table.rows[:300] for cell in row}
+    return cells - own if own else set()
 
 
 def _fill_choice(parameter: Parameter, choices: list[Any], n_alike: int, filling: _Filling) -> None:
@@ -292,7 +299,9 @@ def _fill_object(parameter: Parameter, filling: _Filling) -> None:
     inner = parameters_of(parameter.schema)
     trial = _Filling(filling.text, filling.tables, list(filling.left))
     candidates = _fill(inner, trial).candidates
-    if not candidates or any(one.is_required and one.name not in candidates for one in inner):
+    if not candidates or any(
+        argument.is_required and argument.name not in candidates for argument in inner
+    ):
         return
     value = {name: some[0] for name, some in candidates.items()}
     filling.candidates[parameter.name] = [[value] if parameter.is_list else value]
@@ -300,26 +309,30 @@ def _fill_object(parameter: Parameter, filling: _Filling) -> None:
 
 
 def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling) -> None:
-    suits = {value: _suitability(parameter, value, filling.text) for value in filling.left}
+    others = _cells_of_other_columns(parameter, filling.tables)
+    suits = {
+        value: 0 if value.text in others else _suitability(parameter, value, filling.text)
+        for value in filling.left
+    }
     best = max(filling.left, key=lambda value: suits[value], default=None)
-    required = [one for one in parameters if one.is_required]
+    required = [argument for argument in parameters if argument.is_required]
     lowest = 2 if required and not parameter.is_required else 1
     if best is None or suits[best] < lowest:
         return
     rivals = [
-        one
-        for one in required
-        if one.name not in filling.candidates and one is not parameter and best.kind in one.kinds
+        argument
+        for argument in required
+        if argument.name not in filling.candidates
+        and argument is not parameter
+        and best.kind in argument.kinds
     ]
     run = _run_around(best, filling)
     if required == [parameter] and not parameter.is_list:
-        others = [one for one in parameters if one is not parameter and one.is_number]
+        others = _values_of_others(parameter, parameters, filling)
         chosen = [
             value
             for value in filling.left
-            if suits[value]
-            and value.kind == best.kind
-            and not any(_suitability(o, value, filling.text) > suits[value] for o in others)
+            if suits[value] and value.kind == best.kind and value not in others
         ]
         chosen += _small_neighbours(chosen, filling) if best.kind == "name" else []
     elif rivals:
@@ -332,6 +345,22 @@ def _fill_value(parameter: Parameter, parameters: Sequence[Parameter], filling: 
         chosen = run
     hits = [(_converted(parameter, value), value.start, value.end) for value in chosen]
     filling.take(parameter, hits)
+
+
+def _values_of_others(
+    parameter: Parameter, parameters: Sequence[Parameter], filling: _Filling
+) -> list[Value]:
+    """Return the number that suits each other argument best and well."""
+    taken: list[Value] = []
+    for other in parameters:
+        if other is parameter or not other.is_number or other.name in filling.candidates:
+            continue
+        suits = {v: _suitability(other, v, filling.text) for v in filling.left}
+        best = max(suits, key=lambda value: suits[value])
+        numbers = [value for value in filling.left if value.kind == "number"]
+        if suits[best] >= 2 and len(numbers) > 1:
+            taken.append(best)
+    return taken
 
 
 def _small_neighbours(chosen: Sequence[Value], filling: _Filling) -> list[Value]:
@@ -440,7 +469,7 @@ def _fill_from_sentence(tool: ToolSpec, parameters: Sequence[Parameter], filling
             filling.take(parameter, hits) if hits else None
         elif parameter.kinds is _ANY_TEXT or "name" in parameter.kinds:
             columns = [name for table in filling.tables for name in table.columns]
-            names = [tool.name, *(one.name for one in parameters), *columns]
+            names = [tool.name, *(argument.name for argument in parameters), *columns]
             skipped = {own for name in names for own in meanings(name)}
             hits = _small_names(filling, skipped)
             filling.take(parameter, hits) if hits else None
@@ -488,10 +517,18 @@ def _rest_of_sentence(tool: ToolSpec, filling: _Filling) -> list[tuple[str, int,
     parts = [text[i:j] for i, j in zip(edges[::2], edges[1::2], strict=True)]
     stripped = [_TAIL.sub("", _LEAD.sub("", part)) for part in parts]
     part, ends = next((part for part in stripped if part), ""), bool(taken)
-    words = part.split()
-    while words and (ends or filling.taken) and meaning(words[-1].strip(",")) in filling.names:
-        words.pop()
-    part = _TAIL.sub("", part[: part.rfind(words[-1]) + len(words[-1])]) if words else ""
+    rest_words = part.split()
+    while (
+        rest_words
+        and (ends or filling.taken)
+        and meaning(rest_words[-1].strip(",")) in filling.names
+    ):
+        rest_words.pop()
+    part = (
+        _TAIL.sub("", part[: part.rfind(rest_words[-1]) + len(rest_words[-1])])
+        if rest_words
+        else ""
+    )
     begin = text.find(part, start) if part else -1
     return [(part, begin, begin + len(part))] if begin >= 0 else []
 
@@ -507,7 +544,7 @@ def _small_names(filling: _Filling, skipped: set[str]) -> list[tuple[str, int, i
     hits: list[tuple[str, int, int]] = []
     for match in _SMALL_NAME.finditer(filling.text):
         end = match.end()
-        while word := re.compile(r"\s?([^\W\d_]{2,})(?![\w.])").match(filling.text, end):
+        while word := re.compile(r"\s?([^\W\d_]{2,})(?!\w|\.\w)").match(filling.text, end):
             if is_grammar(word[1]) or is_known(word[1]) or meaning(word[1]) in skipped:
                 break
             end = word.end()

@@ -105,17 +105,17 @@ def results_text(prompt: str, calls: Sequence[PlannedCall]) -> str:
     """Write results as fields and tables, a comparison of numbers, edits, and failures."""
     succeeded = [planned_call for planned_call in calls if planned_call.ok]
     blocks = [
-        f"You changed `{_call_text(one.tool, one.arguments)}` to `{one}`."
-        for one in calls
-        if one.edited is not None
+        f"You changed `{_call_text(call.tool, call.arguments)}` to `{call}`."
+        for call in calls
+        if call.edited is not None
     ]
     blocks += comparison(prompt, succeeded)
     for tool in dict.fromkeys(planned_call.tool for planned_call in succeeded):
         same = [planned_call for planned_call in succeeded if planned_call.tool == tool]
-        rows = [{**one.used, **(json_object(one.data) or {tool: one.data})} for one in same]
+        rows = [{**call.used, **(json_object(call.data) or {tool: call.data})} for call in same]
         blocks.append(_single_result(same[0]) if len(same) == 1 else _rows(rows))
-    blocks += [_failure_text(one) for one in calls if not one.ok]
-    if any(_CUT in _json(one.data) for one in succeeded):
+    blocks += [_failure_text(call) for call in calls if not call.ok]
+    if any(_CUT in _json(call.data) for call in succeeded):
         blocks.append("The result was too long: a part of it was left out.")
     return "\n\n".join(blocks)
 
@@ -132,9 +132,9 @@ def _failure_text(failed: PlannedCall) -> str:
 
 def comparison(prompt: str, succeeded: Sequence[PlannedCall]) -> list[str]:
     """Compare numbers as the prompt asks: the larger one, the difference, the total, the mean."""
-    if len({one.tool for one in succeeded}) != 1:
+    if len({call.tool for call in succeeded}) != 1:
         return []
-    labelled = [(_label(one, succeeded), _result_number(prompt, one.data)) for one in succeeded]
+    labelled = [(_label(call, succeeded), _result_number(prompt, call.data)) for call in succeeded]
     figures = [(label, number) for label, number in labelled if number is not None]
     if len(figures) < 2:
         return []
@@ -158,10 +158,10 @@ def comparison(prompt: str, succeeded: Sequence[PlannedCall]) -> list[str]:
     return sentences
 
 
-def _label(one: PlannedCall, others: Sequence[PlannedCall]) -> str:
+def _label(call: PlannedCall, others: Sequence[PlannedCall]) -> str:
     """Return the arguments in which a call differs from the others."""
-    names = [name for name in one.used if any(o.used.get(name) != one.used[name] for o in others)]
-    return ", ".join(cell_text(one.used[name]) for name in names) or one.label
+    names = [name for name in call.used if any(o.used.get(name) != call.used[name] for o in others)]
+    return ", ".join(cell_text(call.used[name]) for name in names) or call.label
 
 
 def _english(word: re.Match[str]) -> str:

@@ -65,9 +65,9 @@ def _with_final_answer(request: ChatRequest) -> ScriptedAnswer:
         return step
     talk = _read(request.messages)
     facts = [
-        {**one.used, **(json_object(one.data) or {one.tool: one.data})}
-        for one in talk.now or talk.earlier
-        if one.ok and one.tool != FINAL_ANSWER
+        {**made.used, **(json_object(made.data) or {made.tool: made.data})}
+        for made in talk.now or talk.earlier
+        if made.ok and made.tool != FINAL_ANSWER
     ]
     values = values_in(talk.prompt.text, set())
     facts = facts or [
@@ -87,11 +87,11 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
     plan = plan_calls(talk, tools, forced=request.tool_choice in {"required", *tools})
     is_fresh = talk.asks_again or _AGAIN.search(talk.prompt.text)
     reusable = talk.earlier if plan.reuses and not is_fresh else []
-    known = {one.key: one for one in [*reusable, *talk.now]}
-    new = {one.key: one for one in plan.planned if one.key not in known}
+    known = {made.key: made for made in [*reusable, *talk.now]}
+    new = {made.key: made for made in plan.planned if made.key not in known}
     if new and not talk.now:
         return _call_step(list(new.values()), plan.why)
-    results = [known[one.key] for one in plan.planned if one.key in known] or talk.now
+    results = [known[made.key] for made in plan.planned if made.key in known] or talk.now
     if not results and _compares_earlier(talk):
         results = last_calls(talk.earlier)
     if results:
@@ -117,17 +117,19 @@ _BY_RULES = "_Computed from the table in the prompt by the rules of offline:demo
 
 
 def _call_step(planned: Sequence[PlannedCall], why: str) -> ScriptedAnswer:
-    return ScriptedAnswer(reasoning=why, calls=[call(one.tool, one.arguments) for one in planned])
+    return ScriptedAnswer(
+        reasoning=why, calls=[call(made.tool, made.arguments) for made in planned]
+    )
 
 
 def _stopped_calls(now: Sequence[PlannedCall], tools: dict[str, ToolSpec]) -> list[PlannedCall]:
     """Return the calls whose last attempt was stopped, unless they were stopped too often."""
-    last = {one.key: one for one in now}
+    last = {made.key: made for made in now}
     return [
-        one
-        for key, one in last.items()
-        if one.code == "E_INTERRUPTED"
-        and one.tool in tools
+        made
+        for key, made in last.items()
+        if made.code == "E_INTERRUPTED"
+        and made.tool in tools
         and sum(other.key == key for other in now) < _MAX_ATTEMPTS
     ]
 
@@ -146,7 +148,7 @@ def _read(messages: Sequence[Message]) -> Conversation:
     asks_again = False
     for message in messages:
         if message.role == "user":
-            earlier += [one for one in now if one.ok]
+            earlier += [made for made in now if made.ok]
             now = []
             prompt = read_prompt(message)
             is_continuing = bool(prompts and _CONTINUE.fullmatch(prompt.text))

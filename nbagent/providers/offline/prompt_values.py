@@ -253,7 +253,8 @@ def choices_in(text: str, choices: Sequence[Any]) -> list[tuple[Any, int, int]]:
         choice = by_stem.get(stem(word)) if choice is None and len(word) > 4 else choice
         if choice is None and len(word) >= 5 and not is_known(word):
             choice = next(
-                (one for one in singles if is_misspelt(word.lower(), str(one).lower())), None
+                (choice for choice in singles if is_misspelt(word.lower(), str(choice).lower())),
+                None,
             )
         if choice is not None:
             hits.append((choice, match.start(), match.end()))
@@ -274,7 +275,7 @@ def _spellings(choice: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){pattern}(?:s|es|en|n)?(?!\w)", re.IGNORECASE)
 
 
-def is_listed(text: str, one: Value, other: Value) -> bool:
+def is_listed(text: str, first: Value, other: Value) -> bool:
     """True if only a comma, `and` or `or` is between two values."""
-    between = text[one.end : other.start]
-    return one.kind == other.kind and bool(_SEPARATOR.fullmatch(between))
+    between = text[first.end : other.start]
+    return first.kind == other.kind and bool(_SEPARATOR.fullmatch(between))

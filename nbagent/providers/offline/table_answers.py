@@ -10,6 +10,7 @@ import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 
 from nbagent.providers.offline.table_questions import (
     SORTED,
@@ -54,19 +55,19 @@ def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> st
         prompt: the prompt.
         earlier: prompts before it. A short question (`And the maximum?`) continues the last one.
     """
-    with_table = [one.tables for one in (*earlier, prompt) if one.tables]
+    with_table = [typed.tables for typed in (*earlier, prompt) if typed.tables]
     tables = with_table[-1] if with_table else list[Table]()
     if not tables or _CANNOT.search(prompt.question):
         return ""
     if not prompt.question.strip(" \n.:?"):
         return _summary(tables[0])
     questions = [read_question(prompt.question, table) for table in tables]
-    question = max(questions, key=lambda one: one.strength)
+    question = max(questions, key=lambda typed: typed.strength)
     if not prompt.tables:
-        start = max(i for i, one in enumerate(earlier) if one.tables)
+        start = max(i for i, typed in enumerate(earlier) if typed.tables)
         last = read_question(earlier[start].question, question.table)
-        for one in earlier[start + 1 :]:
-            following = read_question(one.question, question.table)
+        for typed in earlier[start + 1 :]:
+            following = read_question(typed.question, question.table)
             _continue_question(following, last)
             last = following
         _continue_question(question, last)
@@ -75,7 +76,7 @@ def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> st
 
 def table_help(tables: Sequence[Table]) -> str:
     """Say what a table in the prompt is, and which questions the rules know."""
-    table = max(tables, key=lambda one: len(one.rows))
+    table = max(tables, key=lambda typed: len(typed.rows))
     columns = ", ".join(f"`{name}`" for name in table.columns[:12]) or "none"
     numeric = [name for name in table.columns if table.is_numeric(name)]
     example = f"the mean of {numeric[0]}" if numeric else "how many rows"
@@ -159,6 +160,10 @@ def _structure_answer(question: Question) -> str:
     """Answer about rows and columns of the table as a whole; it may be cut."""
     table, text = question.table, question.text
     names = ", ".join(f"`{name}`" for name in table.columns)
+    if re.search(r"\brows\b.*\bcolumns\b|\bcolumns\b.*\brows\b", text, re.I):
+        return (
+            f"The table has **{table.n_rows:,}** rows and {_count(len(table.columns), 'column')}."
+        )
     if re.search(r"\b(?:columns?|fields|variables|spalten?|merkmale)\b", text, re.I) and not (
         question.columns or question.statistic or question.direction or question.named
     ):
@@ -242,8 +247,8 @@ def _share_answer(question: Question) -> str:
     table, rows = question.table, question.rows
     flag = next((name for name in question.columns if table.is_flag(name)), "")
     if question.own & {"share", "percent", "rate"} and flag and rows:
-        place = table.columns.index(flag)
-        part = sum(row[place] in ("true", "1") for row in rows)
+        index = table.columns.index(flag)
+        part = sum(row[index] in ("true", "1") for row in rows)
         of_rows = f"{_count(len(rows), 'row')}{question.where()}"
         return f"**{part / len(rows):.1%}**: {part:,} of {of_rows} have `{flag}` = true."
     if not question.own & {"share", "percent"} or not question.where() or not table.rows:
@@ -275,22 +280,22 @@ def _grouped_answer(question: Question) -> str:
     groups.pop("", None)
     if not targets or (_is_counting(question.text) and not _figure_columns(question)):
         figures: dict[str, float] = {cell: len(rows) for cell, rows in groups.items()}
-        said = "number of rows"
+        title = "number of rows"
     else:
         target = targets[0]
         statistic = question.statistic or (
             "maximum" if question.direction and question.by else "mean"
         )
-        place = table.columns.index(target)
+        index = table.columns.index(target)
         figures = {}
         for cell, rows in groups.items():
-            if numbers := _numbers(row[place] for row in rows):
+            if numbers := _numbers(row[index] for row in rows):
                 figures[cell] = _STATISTICS[statistic](numbers)
         is_single = all(len(rows) <= 1 for rows in groups.values())
-        said = f"`{target}`" if is_single else f"{_SAID.get(statistic, statistic)} of `{target}`"
+        title = f"`{target}`" if is_single else f"{_SAID.get(statistic, statistic)} of `{target}`"
     if not figures:
         return ""
-    return _figures_text(question, by, said, figures)
+    return _figures_text(question, by, title, figures)
 
 
 def _is_over_groups(question: Question, label: str) -> bool:
@@ -311,7 +316,7 @@ _ADDED = {"revenue", "profit", "quantity", "unit", "amount", "goal", "order", "v
 """Meanings of columns whose values are added up."""
 
 
-def _figures_text(question: Question, by: str, said: str, figures: dict[str, float]) -> str:
+def _figures_text(question: Question, by: str, title: str, figures: dict[str, float]) -> str:
     ordered = sorted(figures.items(), key=lambda pair: -pair[1])
     sentences: list[str] = []
     named = question.named.get(by, [])
@@ -326,15 +331,15 @@ def _figures_text(question: Question, by: str, said: str, figures: dict[str, flo
         best = first if question.direction >= 0 else second
         value = high if question.direction >= 0 else low
         word = "largest" if question.direction >= 0 else "smallest"
-        sentences.append(f"**{best}** has the {word} {said}: **{figure_text(value)}**.")
+        sentences.append(f"**{best}** has the {word} {title}: **{figure_text(value)}**.")
         if compares and len(ordered) == 2:
             sentences.append(f"The difference is **{figure_text(high - low)}**.")
     where = question.where(without=by)
     shown = ordered if question.direction >= 0 else ordered[::-1]
     rows = [f"| {cell} | {figure_text(value)} |" for cell, value in shown[: 2 * _MAX_SHOWN]]
     more = f"\n… and {len(ordered) - len(rows):,} more" if len(ordered) > len(rows) else ""
-    head = f"{said[0].upper() if said[0] != '`' else said[0]}{said[1:]} by `{by}`{where}:"
-    table = "\n".join([f"| {by} | {said.replace('`', '')} |", "| --- | --- |", *rows])
+    head = f"{title[0].upper() if title[0] != '`' else title[0]}{title[1:]} by `{by}`{where}:"
+    table = "\n".join([f"| {by} | {title.replace('`', '')} |", "| --- | --- |", *rows])
     if "sum" in question.own and named:
         sentences.append(f"Together: **{figure_text(math.fsum(figures.values()))}**.")
     return "\n\n".join([*sentences, head, table + more])
@@ -354,9 +359,9 @@ def _asked_label(question: Question) -> str:
 
 def _targets(question: Question) -> list[str]:
     """Return the numeric columns that are meant."""
-    table = question.table
+    table, limited = question.table, {limit.column for limit in question.filters}
     if numeric := _figure_columns(question):
-        return numeric
+        return [name for name in numeric if name not in limited] or numeric
     usual = column_of_dimension(table, question.dimension) or only_numeric(table)
     return [usual] if usual else []
 
@@ -423,12 +428,12 @@ def _count_answer(question: Question) -> str:
 def _largest_answer(question: Question) -> str:
     """Name the rows with the largest or smallest value of a column."""
     largest = _ordered_rows(question) if question.direction else None
-    if largest is None:
+    if largest is None or (_statistics_of(question) and not _asked_label(question)):
         return ""
     (target, ordered), table = largest, question.table
-    place, where = table.columns.index(target), question.where()
+    index, where = table.columns.index(target), question.where()
     word = "largest" if question.direction > 0 else "smallest"
-    best, label = _cell(ordered[0][place]), _label_column(question, target)
+    best, label = _cell(ordered[0][index]), _label_column(question, target)
     asks_value = question.statistic in ("maximum", "minimum") and not re.search(
         r"\b(?:which|who|welche\w*|wer|row)\b", question.text, re.I
     )
@@ -440,7 +445,7 @@ def _largest_answer(question: Question) -> str:
     if (wanted := _number_of_rows(question.text)) > 1:
         shown = _rows_text(table, ordered[:wanted])
         return f"The rows with the {word} `{target}`{where}:\n\n{shown}"
-    ties = [row for row in ordered if row[place] == ordered[0][place]]
+    ties = [row for row in ordered if row[index] == ordered[0][index]]
     if label is None:
         return f"The {word} `{target}`{where} is **{best}**:\n\n{_rows_text(table, ties[:3])}"
     names = list(dict.fromkeys(row[table.columns.index(label)] for row in ties))
@@ -464,9 +469,9 @@ def _ordered_rows(question: Question) -> tuple[str, list[list[str]]] | None:
     if target is None:
         return None
     question.direction = direction
-    place = table.columns.index(target)
-    filled = [row for row in question.rows if row[place]]
-    filled.sort(key=lambda row: _order_key(row[place]), reverse=direction > 0)
+    index = table.columns.index(target)
+    filled = [row for row in question.rows if row[index]]
+    filled.sort(key=lambda row: _order_key(row[index]), reverse=direction > 0)
     return (target, filled) if filled else None
 
 
@@ -507,8 +512,8 @@ def _label_column(question: Question, target: str) -> str | None:
     if label := _asked_label(question):
         return label
     texts = [n for n in table.columns if n != target and not table.is_ordered(n)]
-    names = [name for name in texts if {"name", "title"} & meanings(name)]
-    return next(iter([*names, *texts]), None)
+    # A label tells rows apart; else the whole row is shown.
+    return next((name for name in texts if len({*table.cells(name)}) == len(table.rows)), None)
 
 
 def _statistic_answer(question: Question) -> str:
@@ -518,23 +523,32 @@ def _statistic_answer(question: Question) -> str:
     if text := _described_answer(question):
         return text
     table, sentences = question.table, list[str]()
-    for target in _targets(question)[:4]:
-        place = table.columns.index(target)
-        numbers = _numbers(row[place] for row in question.rows)
+    titles = _statistics_of(question) or [question.statistic]
+    for target, statistic in product(_targets(question)[:4], titles):
+        index = table.columns.index(target)
+        numbers = _numbers(row[index] for row in question.rows)
         if not numbers:
             sentences.append(f"No row{question.where()} has a number in `{target}`.")
             continue
-        said = _SAID.get(question.statistic, question.statistic)
-        value = figure_text(_STATISTICS[question.statistic](numbers))
+        title = _SAID.get(statistic, statistic)
+        value = figure_text(_STATISTICS[statistic](numbers))
         empty = len(question.rows) - len(numbers)
         left_out = f", {empty:,} empty left out" if empty else ""
         sentences.append(
-            f"The {said} of `{target}`{question.where()} is **{value}**"
+            f"The {title} of `{target}`{question.where()} is **{value}**"
             f" ({_count(len(numbers), 'row')}{left_out})."
         )
     if not sentences and question.columns:
         sentences.append(f"`{question.columns[0]}` has no numbers to compute with.")
     return "\n\n".join(sentences)
+
+
+def _statistics_of(question: Question) -> list[str]:
+    """Return the statistics of a question that names several: `the mean and the max tip`."""
+    # In `median total bill` the word `total` belongs to a column.
+    columns = {own for name in question.columns for own in column_words(name)}
+    names = [name for name in _STATISTICS if name in question.own - columns]
+    return names if len(names) > 1 else []
 
 
 def _described_answer(question: Question) -> str:
@@ -554,7 +568,7 @@ def _described_answer(question: Question) -> str:
 def _cell_answer(question: Question) -> str:
     """Look up the cells of a column in the rows that the words name."""
     table = question.table
-    limited = {one.column for one in question.filters}
+    limited = {typed.column for typed in question.filters}
     columns = [name for name in question.columns if name not in question.named]
     columns = [name for name in columns if name not in limited] or (
         columns if question.named else []
@@ -570,9 +584,9 @@ def _cell_answer(question: Question) -> str:
         shown = [f"`{n}` is **{_cell(rows[0][table.columns.index(n)])}**" for n in columns[:4]]
         return f"{', '.join(shown)}{question.where()}."
     target = columns[0]
-    place = table.columns.index(target)
+    index = table.columns.index(target)
     if table.is_numeric(target):
-        numbers = _numbers(row[place] for row in rows)
+        numbers = _numbers(row[index] for row in rows)
         if not numbers:
             return f"No row{question.where()} has a number in `{target}`."
         mean, n_rows = statistics.fmean(numbers), _count(len(numbers), "row")
@@ -581,7 +595,7 @@ def _cell_answer(question: Question) -> str:
         limits = f"{figure_text(min(numbers))} to {figure_text(max(numbers))}"
         figures = f"{limits}, mean **{figure_text(mean)}**{total} ({n_rows})"
         return f"`{target}`{question.where()}: {figures}."
-    cells = _by_frequency(row[place] for row in rows if row[place])
+    cells = _by_frequency(row[index] for row in rows if row[index])
     shown_cells = ", ".join(f"{cell} ({n:,})" if n > 1 else cell for cell, n in cells[:_MAX_SHOWN])
     return f"`{target}`{question.where()}: {shown_cells}."
 

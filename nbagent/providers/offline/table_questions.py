@@ -127,7 +127,7 @@ class Question:
         return [
             row
             for row in self.table.rows
-            if all(one.holds(row[places[one.column]]) for one in self.filters)
+            if all(condition.holds(row[places[condition.column]]) for condition in self.filters)
             and all(row[places[name]] in cells for name, cells in self.named.items())
         ]
 
@@ -138,7 +138,7 @@ class Question:
             for name, cells in self.named.items()
             if name != without
         ]
-        texts += [f"`{one.column}` is {one.text}" for one in self.filters]
+        texts += [f"`{condition.column}` is {condition.text}" for condition in self.filters]
         return f" where {' and '.join(texts)}" if texts else ""
 
 
@@ -247,14 +247,14 @@ def _read_limits(question: Question, text: str) -> str:
             continue
         low, high = -math.inf, math.inf
         if match["more"] or match["above"] or match["after"]:
-            low, said = math.nextafter(limit, math.inf), f"above {figure_text(limit)}"
+            low, limit_text = math.nextafter(limit, math.inf), f"above {figure_text(limit)}"
         elif match["fewer"] or match["below"] or match["before"]:
-            high, said = math.nextafter(limit, -math.inf), f"below {figure_text(limit)}"
+            high, limit_text = math.nextafter(limit, -math.inf), f"below {figure_text(limit)}"
         elif match["least"]:
-            low, said = limit, f"at least {figure_text(limit)}"
+            low, limit_text = limit, f"at least {figure_text(limit)}"
         else:
-            high, said = limit, f"at most {figure_text(limit)}"
-        question.filters.append(_Filter(column, said, _within(low, high)))
+            high, limit_text = limit, f"at most {figure_text(limit)}"
+        question.filters.append(_Filter(column, limit_text, _within(low, high)))
         text = text[: match.start()] + " " * len(match[0]) + text[match.end() :]
     for match in re.finditer(r"(?<![\w.-])\d+(?:\.\d+)?(?!\w)", text):
         column = _column_with(table, match[0], text, match.start())
@@ -298,9 +298,9 @@ def _column_near(table: Table, text: str, start: int, phrase: str = "") -> str |
         numeric = [name for name in _columns_in(table, part) if table.is_numeric(name)]
         if numeric:
             return numeric[0] if part == text[end : end + 25] else numeric[-1]
-    asked = Question(table, phrase)
-    _read_adjectives(asked, phrase)
-    return column_of_dimension(table, asked.dimension) or only_numeric(table)
+    phrase_question = Question(table, phrase)
+    _read_adjectives(phrase_question, phrase)
+    return column_of_dimension(table, phrase_question.dimension) or only_numeric(table)
 
 
 def _read_adjectives(question: Question, text: str) -> None:
@@ -366,7 +366,11 @@ def _columns_in(table: Table, text: str) -> list[str]:
     listed = {
         meaning(part): word for word in words_in(text) if not is_grammar(word) for part in (word,)
     }
+    written = {word for name in table.columns for word in words_in(name)}
+    typed = {meaning(word) for word in words_in(text) if word in written}
     left = {*listed, *meanings(text)} - {own for name in exact for own in column_words(name)}
+    # `sum of tips` does not mean the column `total_bill`.
+    left -= {*STATISTICS, "count"} - typed
     rest = [name for name in table.columns if name not in exact]
     chosen = list(exact)
     while rest:
@@ -392,14 +396,15 @@ def _is_written(name: str, text: str) -> bool:
 
 
 def _matched(name: str, own: set[str]) -> set[str]:
-    words = column_words(name) if len(name) > 2 else set[str]()
-    same = words & own
+    own_words = column_words(name) if len(name) > 2 else set[str]()
+    same = own_words & own
     if same:
         return same
     return {
         word
         for word in own
-        if not is_known(word) and any(is_misspelt(word, stem) for stem in {*words, *words_in(name)})
+        if not is_known(word)
+        and any(is_misspelt(word, stem) for stem in {*own_words, *words_in(name)})
     }
 
 

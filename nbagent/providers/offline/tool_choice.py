@@ -9,7 +9,7 @@ import ast
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, load_json
@@ -27,12 +27,13 @@ from nbagent.providers.offline.prompt_values import (
     without_backticks,
     without_quotes,
 )
-from nbagent.providers.offline.typed_prompt import TypedPrompt
+from nbagent.providers.offline.typed_prompt import Table, TypedPrompt
 from nbagent.providers.offline.vocabulary import is_known, is_misspelt, meanings, words_in
 
 _NAME_WEIGHT = 3
 """Weight of a word in a tool's name; a word of its description has weight 1."""
 _WHOLE_NAME_WEIGHT = 6
+_CHOICE_WEIGHT = 1.5
 _NEAR_BEST = 0.75
 """Smallest share of the best score at which a tool is taken because the best lacks a value."""
 _MIN_SCORE = 2
@@ -89,9 +90,18 @@ class Conversation:
     asks_again: bool = False
     """The person only said `again`: earlier results are not used."""
 
+    @property
+    def tables(self) -> list[Table]:
+        """Tables of the last prompt that has some."""
+        prompts = (*self.before, self.prompt)
+        with_tables = [prompt.tables for prompt in prompts if prompt.tables]
+        return with_tables[-1] if with_tables else []
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
+    """Calls that the rules would make, and the reason."""
+
     planned: Sequence[PlannedCall] = ()
     why: str = "There is no tool to choose from."
     note: str = ""
@@ -101,7 +111,8 @@ class Plan:
 
 def last_calls(earlier: Sequence[PlannedCall]) -> list[PlannedCall]:
     """Return the calls of the tool that was called last, each once."""
-    return list({one.key: one for one in earlier if one.tool == earlier[-1].tool}.values())
+    last = {made.key: made for made in earlier if made.tool == earlier[-1].tool}
+    return list(last.values())
 
 
 def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
@@ -112,11 +123,31 @@ def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) 
     if written := _written_calls(prompt, tools):
         return Plan(written, "The prompt contains the call.")
     best = _best_tools(talk, tools, forced=forced)
-    own = {one.tool for one in best.planned} - _SENTENCES.keys()
+    if len({planned.tool for planned in best.planned}) > 1 and not forced:
+        best = _plan_of_parts(talk, tools) or best
+    own = {planned.tool for planned in best.planned} - _SENTENCES.keys()
     is_named = any(meanings(name) & meanings(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
         return Plan(sentence_calls, "My rules know this sentence.")
     return best
+
+
+_PARTS = (r"(?<=[?!.])\s+", r",?\s+\b(?:and|und|then|dann|sowie)\b\s+")
+
+
+def _plan_of_parts(talk: Conversation, tools: dict[str, ToolSpec]) -> Plan | None:
+    """Plan each part of a prompt that names a tool and its values: `A of Oslo and B of Rome`."""
+    for pattern in _PARTS:
+        parts = [part for part in re.split(pattern, talk.prompt.text) if part.strip()]
+        alone = [
+            replace(talk, prompt=replace(talk.prompt, text=part), earlier=[]) for part in parts[:8]
+        ]
+        plans = [_best_tools(part, tools, forced=False) for part in alone]
+        are_filled = all(any(made.arguments for made in plan.planned) for plan in plans)
+        if len(plans) > 1 and are_filled:
+            planned = [made for plan in plans for made in plan.planned]
+            return replace(plans[0], planned=planned, why=" ".join(plan.why for plan in plans))
+    return None
 
 
 def _written_calls(prompt: str, tools: dict[str, ToolSpec]) -> list[PlannedCall]:
@@ -165,33 +196,35 @@ class _Candidate:
 
 def _best_tools(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
     """Choose the tool whose words the prompt uses most, and others that it names as well."""
-    text, values = _typed_values(talk.prompt, tools.values())
+    text, values = _typed_values(talk, tools.values())
     known = {word for tool in tools.values() for word in words_in(tool.name + tool.description)}
     candidates = [_candidate(tool, text, known) for tool in tools.values()]
-    for one in candidates:
+    for candidate in candidates:
         defaults = _earlier_arguments(talk)
-        one.sets, one.missing = fill(
-            one.tool, text, values, talk.prompt.tables, forced=forced, defaults=defaults
+        candidate.sets, candidate.missing = fill(
+            candidate.tool, text, values, talk.tables, forced=forced, defaults=defaults
         )
-    order = sorted(candidates, key=lambda one: (-one.score, not one.sets))
-    chosen = _chosen(order, talk, text, values, forced=forced)
+    order = sorted(candidates, key=lambda candidate: (-candidate.score, not candidate.sets))
+    chosen = order[:1] if forced else _chosen(order, talk, text, values)
     why = _reason(chosen, values)
     if plain_answer(text) and not forced and order[0].score < _NAME_WEIGHT:
         return Plan(why=why)
-    planned = [PlannedCall(one.tool.name, own) for one in chosen for own in one.sets]
+    planned = [
+        PlannedCall(candidate.tool.name, own) for candidate in chosen for own in candidate.sets
+    ]
     note = "" if planned else _missing_text(order[0])
     return Plan(planned, why, note, reuses=True)
 
 
-def _typed_values(prompt: TypedPrompt, tools: Iterable[ToolSpec]) -> tuple[str, list[Value]]:
+def _typed_values(talk: Conversation, tools: Iterable[ToolSpec]) -> tuple[str, list[Value]]:
     """Return the words of a person, and the values in them, without names of tools."""
-    text = spaced_units(prompt.text)
+    text, tables = spaced_units(talk.prompt.text), talk.tables
     names = [tool.name for tool in tools]
     tool_words = {own for name in names for own in meanings(name)}
-    columns = {name for table in prompt.tables for name in table.columns}
+    columns = {name for table in tables for name in table.columns}
     cells = [
         cell
-        for table in prompt.tables
+        for table in tables
         for name in table.columns
         if not table.is_numeric(name)
         for cell in dict.fromkeys(table.cells(name)[:300])
@@ -208,75 +241,61 @@ def _typed_values(prompt: TypedPrompt, tools: Iterable[ToolSpec]) -> tuple[str, 
 
 
 def _candidate(tool: ToolSpec, text: str, known: set[str]) -> _Candidate:
+    """Score a tool by the words of a prompt; `known` are the words of all tools."""
     plain = without_quotes(text)
     own, properties = meanings(plain), property_schemas(tool.parameters)
     name = meanings(tool.name)
     about = meanings(" ".join([tool.description, *properties])) - name
-    misspelt = [
-        word
-        for word in words_in(plain)
-        if len(word) > 4 and not is_known(word) and word not in known
-    ]
-    one = _Candidate(tool, name & own, (name | about) & own)
-    for word in misspelt:
-        if not {word} & one.matched:
-            for right in words_in(f"{tool.name} {' '.join(properties)}"):
-                if is_misspelt(word, right):
-                    (one.in_name if right in words_in(tool.name) else one.matched).update(
-                        meanings(right)
-                    )
-    one.matched |= one.in_name
-    one.score = _NAME_WEIGHT * len(one.in_name) + len(one.matched - one.in_name)
+    in_name, matched = name & own, (name | about) & own
+    unknown = {word for word in words_in(plain) if len(word) > 4 and not is_known(word)} - known
+    for right in words_in(f"{tool.name} {' '.join(properties)}"):
+        if any(is_misspelt(word, right) for word in unknown):
+            matched |= meanings(right)
+            in_name |= meanings(right) & name
+    matched |= in_name
+    score: float = _NAME_WEIGHT * len(in_name) + len(matched - in_name)
     if re.search(rf"(?<![\w.]){re.escape(tool.name)}(?![\w.]*\w)", plain, re.I):
-        one.score += _WHOLE_NAME_WEIGHT
+        score += _WHOLE_NAME_WEIGHT
     choices = [parameter.choices for parameter in parameters_of(tool.parameters)]
-    one.score += 1.5 * sum(bool(choices_in(text, some)) for some in choices if some)
-    return one
+    score += _CHOICE_WEIGHT * sum(bool(some and choices_in(text, some)) for some in choices)
+    return _Candidate(tool, in_name, matched, score)
 
 
 def _chosen(
-    order: Sequence[_Candidate],
-    talk: Conversation,
-    text: str,
-    values: Sequence[Value],
-    *,
-    forced: bool,
+    order: Sequence[_Candidate], talk: Conversation, text: str, values: Sequence[Value]
 ) -> list[_Candidate]:
+    """Choose the best tool that can be filled, and others that the prompt names as well."""
     best = order[0]
-    if forced:
-        return [best]
-    if best.score and (
-        best.in_name or best.score >= _MIN_SCORE or (best.sets and best.sets != [{}])
-    ):
-        chosen, covered = list[_Candidate](), set[str]()
-        for one in order:
-            if one.sets and (
-                not chosen or (one.in_name - covered and one.tool.name not in _SENTENCES)
-            ):
-                # A weaker tool is only meant as well if the prompt has a word of its name.
-                if chosen and not one.in_name - covered:
-                    continue
-                if not chosen and one.score < _NEAR_BEST * best.score:
-                    continue
-                chosen.append(one)
-                covered |= one.matched
-        if chosen and (best.sets or chosen[0].in_name):
-            return chosen
+    is_meant = best.in_name or best.score >= _MIN_SCORE or any(best.sets)
+    if not best.score or not is_meant:
+        return _by_values(order, talk, text, values)
+    first, *others = [candidate for candidate in order if candidate.sets] or [best]
+    is_near = first.score >= _NEAR_BEST * best.score and (best.sets or first.in_name)
+    if not first.sets or not is_near:
         return []
-    return _by_values(order, talk, text, values)
+    chosen, covered = [first], set(first.matched)
+    for candidate in others:
+        if candidate.in_name - covered and candidate.tool.name not in _SENTENCES:
+            chosen.append(candidate)
+            covered |= candidate.matched
+    return chosen
 
 
 def _by_values(
     order: Sequence[_Candidate], talk: Conversation, text: str, values: Sequence[Value]
 ) -> list[_Candidate]:
     """Choose a tool without a word for it: `And Rome?`, `Which of Oslo and Bergen is larger?`."""
-    free = [one for one in order if one.tool.name not in _SENTENCES and any(one.sets)]
+    free = [
+        candidate
+        for candidate in order
+        if candidate.tool.name not in _SENTENCES and any(candidate.sets)
+    ]
     if not values or len(values) > _MAX_LISTED:
         return []
     n_words = len(text.split())
     if talk.earlier and (_FOLLOW_UP.match(text) or n_words <= _SHORT_WORDS):
         last = talk.earlier[-1].tool
-        return [one for one in free if one.tool.name == last][:1]
+        return [candidate for candidate in free if candidate.tool.name == last][:1]
     names = [value for value in values if value.kind == "name"]
     is_short = len(order) == 1 and n_words <= _SHORT_WORDS
     if (
@@ -298,8 +317,8 @@ def _only_values(text: str, values: Sequence[Value]) -> bool:
 def _earlier_arguments(talk: Conversation) -> dict[str, list[Any]]:
     """Return the arguments of the calls for the prompt before, by name."""
     defaults: dict[str, list[Any]] = {}
-    for one in last_calls(talk.earlier):
-        for name, value in one.used.items():
+    for made in last_calls(talk.earlier):
+        for name, value in made.used.items():
             listed = defaults.setdefault(name, [])
             if value not in listed:
                 listed.append(value)
@@ -312,8 +331,9 @@ def _reason(chosen: Sequence[_Candidate], values: Sequence[Value]) -> str:
     if not chosen:
         return f"No tool fits the words of the prompt.{with_values}"
     parts = [
-        f"`{one.tool.name}`" + (f" ({', '.join(sorted(one.matched))})" if one.matched else "")
-        for one in chosen
+        f"`{candidate.tool.name}`"
+        + (f" ({', '.join(sorted(candidate.matched))})" if candidate.matched else "")
+        for candidate in chosen
     ]
     return f"Tools that fit the words of the prompt: {', '.join(parts)}.{with_values}"
 
@@ -323,8 +343,8 @@ def _missing_text(best: _Candidate) -> str:
         return ""
     named = ", ".join(f"`{parameter.name}`" for parameter in best.missing)
     options = "".join(
-        f" `{one.name}` is one of {', '.join(map(str, one.choices[:12]))}."
-        for one in best.missing
-        if one.choices
+        f" `{parameter.name}` is one of {', '.join(map(str, parameter.choices[:12]))}."
+        for parameter in best.missing
+        if parameter.choices
     )
     return f"`{best.tool.name}` needs {named}, which the prompt does not give.{options}"

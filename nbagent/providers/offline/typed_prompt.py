@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -17,6 +18,9 @@ from nbagent.contracts.messages import Message
 
 _MAX_TEXT_CHARS = 4_000
 _MAX_ROWS = 5_000
+_MAX_HEADERS = 200
+"""Most lines that are tried as the header of a plain table."""
+_MAX_LINE_CHARS = 2_000
 _MAX_DATA = 20
 """Most openings of JSON that are tried: a text of only brackets must not be slow."""
 _MAX_LISTED = 50
@@ -95,6 +99,8 @@ def read_prompt(message: Message) -> TypedPrompt:
     """Take the tables and the data out of a person's message."""
     text = message.typed_text.replace("\r\n", "\n")
     text, tables = _without_tables(text)
+    if not tables:
+        text, tables = _without_plain_table(text)
     text, question, more = _without_data(text)
     return TypedPrompt(_shortened(text), [*tables, *more], _shortened(question))
 
@@ -150,6 +156,56 @@ def _table_at(lines: Sequence[str], position: int, left: list[str]) -> tuple[Tab
     return Table(columns, rows, _to_int(title["rows"]) if title else n_read), position
 
 
+def _without_plain_table(text: str) -> tuple[str, list[Table]]:
+    """Take out a table as `df.to_csv()` or `df.to_string()` writes it."""
+    lines = text.split("\n")
+    for start in range(min(len(lines) - 1, _MAX_HEADERS)):
+        part = lines[start : start + _MAX_ROWS]
+        names, rows, tail = _aligned_rows(part)
+        n_words = len(lines[start].split()) - len(names)
+        before = " ".join(lines[start].split()[:n_words])
+        if not rows:
+            names, rows = _csv_rows(part)
+            before = lines[start].removesuffix(",".join(names)) if rows else ""
+        if rows:
+            left = [*lines[:start], before, tail, *lines[start + 1 + len(rows) :]]
+            return "\n".join(left), [Table(names, rows, len(rows))]
+    return text, []
+
+
+def _aligned_rows(lines: Sequence[str]) -> tuple[list[str], list[list[str]], str]:
+    """Read rows that are numbered from 0 below a header, and the words behind the last one.
+
+    A cell has no space.
+    """
+    rows: list[list[str]] = []
+    n_columns = len(lines[1].split()) - 1
+    names, tail = lines[0].split()[-n_columns:] if n_columns > 0 else [], list[str]()
+    for line in lines[1:]:
+        number, *cells = line.split() or [""]
+        if number != str(len(rows)) or not 0 < len(names) <= len(cells) or tail:
+            break
+        cells, tail = cells[: len(names)], cells[len(names) :]
+        rows.append(["" if cell in ("NaN", "None", "NaT") else cell for cell in cells])
+    is_table = len(rows) > 1 or (rows and lines[0].startswith(" "))
+    return (names, rows, " ".join(tail)) if is_table else ([], [], "")
+
+
+def _csv_rows(lines: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Read rows of CSV below a header of names."""
+    header = re.search(r"(?:^|(?<=\s))[^\W\d]\w*(?:,[^\W\d][\w ]*)+$", lines[0])
+    if header is None:
+        return [], []
+    names = header[0].split(",")
+    rows: list[list[str]] = []
+    for line in lines[1:]:
+        cells = next(csv.reader([line]), list[str]())
+        if len(cells) != len(names) or len(line) > _MAX_LINE_CHARS:
+            break
+        rows.append(cells)
+    return (names, rows) if len(rows) > 1 else ([], [])
+
+
 def _cells(line: str) -> list[str]:
     inner = line.strip().removeprefix("|").removesuffix("|")
     return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", inner)]
@@ -165,7 +221,7 @@ def _without_data(text: str) -> tuple[str, str, list[Table]]:
     array = _ARRAY.search(text)
     if array:
         text = text[: array.start()] + f"[{','.join(array[1].split())}]" + text[array.end() :]
-    decoder, pieces, words, done = json.JSONDecoder(), list[str](), list[str](), 0
+    decoder, pieces, question_parts, done = json.JSONDecoder(), list[str](), list[str](), 0
     for match in list(_DATA_START.finditer(text))[:_MAX_DATA]:
         if match.start() < done:
             continue
@@ -175,11 +231,11 @@ def _without_data(text: str) -> tuple[str, str, list[Table]]:
             continue
         if not data or "`" in text[max(0, match.start() - 200) : match.start()].rpartition("\n")[2]:
             continue  # A call that is written in backticks keeps its arguments.
-        words.append(text[done : match.start()])
-        pieces += [words[-1], _listed(data)]
+        question_parts.append(text[done : match.start()])
+        pieces += [question_parts[-1], _listed(data)]
         done = end
         tables += _tables_of(data)
-    return "".join([*pieces, text[done:]]), " ".join([*words, text[done:]]), tables
+    return "".join([*pieces, text[done:]]), " ".join([*question_parts, text[done:]]), tables
 
 
 def _listed(data: Any) -> str:
@@ -198,6 +254,8 @@ def _tables_of(data: Any) -> list[Table]:
             columns = [[_cell(item) for item in value] for value in pairs.values()]
             rows = [list(row) for row in zip(*columns, strict=False)]
             return [Table(list(pairs), rows, len(rows))]
+        if pairs and all(isinstance(value, dict) for value in pairs.values()):
+            return _tables_of(_rows_of_columns(cast("dict[str, dict[str, Any]]", pairs)))
         if any(isinstance(value, dict | list) for value in pairs.values()):
             return []
         rows = [[name, _cell(value)] for name, value in pairs.items()]
@@ -211,6 +269,12 @@ def _tables_of(data: Any) -> list[Table]:
     if listed and not objects:
         return [Table(["value"], [[_cell(item)] for item in listed], len(listed))]
     return []
+
+
+def _rows_of_columns(columns: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Turn `{column: {row: cell}}`, as `df.to_dict()` gives it, into rows."""
+    labels = list(dict.fromkeys(label for column in columns.values() for label in column))
+    return [{name: column.get(label) for name, column in columns.items()} for label in labels]
 
 
 def _cell(value: Any) -> str:

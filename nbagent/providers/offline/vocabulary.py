@@ -312,15 +312,15 @@ def corrected(text: str, names: Collection[str] = ()) -> str:
     )
 
 
-def _typing_errors(one: str, other: str) -> int:
+def _typing_errors(typed: str, other: str) -> int:
     """Count letters that are missing, wrong or too many, and neighbours that are exchanged."""
     before: list[int] = []
     last = list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
+    for i, letter in enumerate(typed, 1):
         row = [i]
         for j, wanted in enumerate(other, 1):
             row.append(min(last[j] + 1, row[-1] + 1, last[j - 1] + (letter != wanted)))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == wanted:
+            if i > 1 and j > 1 and letter == other[j - 2] and typed[i - 2] == wanted:
                 row[j] = min(row[j], before[j - 2] + 1)
         before, last = last, row
     return last[-1]
