@@ -23,6 +23,7 @@ TABLE: dict[str, tuple[str, ...]] = {
     "qtconsole": ("–", "yes", "yes", "yes", "–", "–"),
     "euporie console": ("–", "no", "no", "no", "–", "–"),
     "jupyter-server-nbmodel": ("–", "not tried", "not tried", "yes", "yes", "yes"),
+    "jupyter-collaboration": ("–", *("not tried",) * 5),
     "voila: cell": ("yes", "no: the page comes at the end", "–", "–", "yes", "–"),
     "voila: panel": ("–", "yes", "yes", "–", "–", "–"),
     "jupytext": ("–", "–", "–", "–", "yes", "yes, in the paired .ipynb"),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from html import escape
 
 from nbagent.contracts.records import RunRecord
-from nbagent.view.printers import markdown
-from nbagent.view.run_picture import page, picture
+from nbagent.view.printers import html, markdown
+from nbagent.view.run_picture import picture
 from nbagent.view.text_format import sanitize_value
-from nbagent.view.theme import dark_rules
+from nbagent.view.theme import dark_rules, saved_stylesheet, used_rules
 
 # The policy forbids scripts and requests, so that even a mistake in escaping could not run or load
 # anything.
@@ -25,11 +25,10 @@ _HTML_HEAD = (
 def html_document(run: RunRecord) -> str:
     """Write one HTML file that needs no network and no script."""
     title = escape(f"run {run.id[:8]} · {sanitize_value(run.model)}")
-    return (
-        f"{_HTML_HEAD.format(title=title)}{page(picture(run, actions=False))}\n"
-        # Behind the sheet of the picture, whose colours are those of a light page.
-        f"<style>{dark_rules()}</style>\n</body>\n</html>\n"
-    )
+    drawn = html(picture(run, actions=False))
+    sheet = used_rules(saved_stylesheet(), drawn) + dark_rules()
+    head = _HTML_HEAD.format(title=title)
+    return f"{head}<style>{sheet}</style>\n{drawn}\n</body>\n</html>\n"
 
 
 def markdown_document(run: RunRecord) -> str:

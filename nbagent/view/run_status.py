@@ -72,8 +72,12 @@ def is_unfinished(run: RunInfo) -> bool:
 
 
 def waits_for_words(run: RunInfo) -> bool:
-    """True if the run waits for the person's words: at a workflow's step, a limit, a cut answer."""
-    return run.phase == "WaitingUser" and status_of(run) != _ANSWERED
+    """True if the run waits for the person's words: at a workflow's step, a limit, a cut answer.
+
+    A paused run, such as a retry whose calls wait, only waits for Continue.
+    """
+    is_paused = run.stop_reason == "stopped"
+    return run.phase == "WaitingUser" and not is_paused and status_of(run) != _ANSWERED
 
 
 def next_step(run: RunInfo) -> str:

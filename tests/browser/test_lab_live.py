@@ -206,7 +206,7 @@ def test_answers_to_one_request_are_asked_one_by_one_and_the_chosen_one_goes_on(
     # No call has run: the one that is chosen runs its own.
     held = answers.filter(has_text="waits").or_(answers.filter(has_text="Paused"))
     held.first.locator("[data-do=continue]").click()
-    place.locator(".nba-words .nba-go").click()
+    held.first.locator(".nba-words .nba-go").click()
     expect(answers).to_have_count(4)
     expect(answers.last).to_contain_text("454.1")
     assert notebook.console == []

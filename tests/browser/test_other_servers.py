@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import pytest
 from environments import MakeEnvironment, serving
 from executed_notebooks import ANSWERED, write_notebook
@@ -31,14 +30,17 @@ def test_voila_shows_the_answer_of_a_cell(environment: MakeEnvironment, chromium
 @shows("voila: panel", "live", "stop")
 def test_the_panel_works_in_voila(environment: MakeEnvironment, chromium: Browser) -> None:
     made = environment("voila", "ipykernel")
-    write_notebook(made.work / "page.ipynb", "nbagent.panel()")
+    write_notebook(
+        made.work / "page.ipynb", 'nbagent.configure(model="offline:demo"); nbagent.panel()'
+    )
     with serving(made, *VOILA) as url:
         page = chromium.new_page()
         page.goto(url, timeout=45_000)
         box = page.locator("textarea:visible").first
         box.fill("Nap in Oslo.", timeout=60_000)
         box.press("Control+Enter")
-        stop = page.locator(".nba-stop:visible")
-        stop.click(timeout=30_000)
-        expect(page.locator(".nba-run:visible")).to_contain_text("Stopped", timeout=30_000)
+        run = page.locator(".nba-run:visible")
+        expect(run).to_contain_text("nap", timeout=30_000)
+        page.locator("button:visible", has_text="Stop").first.click()
+        expect(run).to_contain_text("Stopped", timeout=30_000)
         page.close()

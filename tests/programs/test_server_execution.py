@@ -41,7 +41,7 @@ class ServerKernel:
             elif reply.get("status") in ("ok", "error"):
                 return json.loads(reply["outputs"])
             time.sleep(0.1)
-        raise AssertionError(f"the cell did not end: {reply}")
+        raise AssertionError(f"the cell did not end: {code}")
 
     def _ask(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         data = None if body is None else json.dumps(body).encode()

@@ -78,7 +78,9 @@ LIMITS: dict[str, tuple[Callable[[], str], str, str]] = {
     "failures": (
         run_error(*[call("broken")] * 3), "ENGINE_LOOP_DETECTED", "max_repeated_failures="
     ),
-    "same results": (run_error(*[call("look", place=1)] * 8), "ENGINE_LOOP_DETECTED", ""),
+    "same results": (
+        run_error(*[call("look", place=1)] * 8), "ENGINE_LOOP_DETECTED", "max_repeated_results="
+    ),
     "read": (call_error("fs.read", path="big.txt"), READ, "max_read_bytes="),
     "read a part": (call_error("fs.read", path="big.txt", offset=1), READ, "max_read_bytes="),
     "write": (call_error("fs.write", path="a.md", content=BIG), WRITE, "max_write_bytes="),

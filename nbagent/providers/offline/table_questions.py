@@ -294,13 +294,15 @@ def _column_with(table: Table, number: str, text: str, start: int) -> str | None
 def _column_near(table: Table, text: str, start: int, phrase: str = "") -> str | None:
     """Return the numeric column that a comparison speaks of."""
     end = start + len(phrase)
-    for part in (text[end : end + 25], f"{text[:start]} {phrase}", text):
-        numeric = [name for name in _columns_in(table, part) if table.is_numeric(name)]
-        if numeric:
-            return numeric[0] if part == text[end : end + 25] else numeric[-1]
     phrase_question = Question(table, phrase)
     _read_adjectives(phrase_question, phrase)
-    return column_of_dimension(table, phrase_question.dimension) or only_numeric(table)
+    of_adjective = column_of_dimension(table, phrase_question.dimension)
+    close = (text[end : end + 25], text[max(0, start - 14) : start])
+    for part in (*close, "" if of_adjective else text[:start], "" if of_adjective else text):
+        numeric = [name for name in _columns_in(table, part) if table.is_numeric(name)]
+        if numeric:
+            return numeric[0] if part == close[0] else numeric[-1]
+    return of_adjective or only_numeric(table)
 
 
 def _read_adjectives(question: Question, text: str) -> None:
