@@ -38,35 +38,6 @@ from nbagent.view.run_picture import (
 from nbagent.view.text_format import one_line, sanitize_value
 
 
-def merge_op(pending: list[Op], op: Op) -> None:
-    """Add an op to those that wait for the next message, and drop the ops that it replaces.
-
-    Keys of the parts of a node begin with its key and a slash.
-    """
-    kind, key = op[0], op[1]
-    if kind == "done":
-        pending[:] = [op]
-        return
-    if kind == "add":
-        last = next((p for p in reversed(pending) if p[1] == key), None)
-        if last and last[0] == "add":
-            last[2] += op[2]
-        else:
-            pending.append(list(op))  # a copy, as later pieces are appended to its text
-        return
-    child_prefix = f"{key}/"
-    index = next((i for i, other in enumerate(pending) if other[1] == key), None)
-    if index is not None:
-        # In the position of the first one: at that moment its parent already existed.
-        pending[index] = op
-    remaining = [
-        other
-        for other in pending
-        if other is op or not (other[1] == key or other[1].startswith(child_prefix))
-    ]
-    pending[:] = remaining if index is not None else [*remaining, op]
-
-
 class LivePicture:
     """Picture of one running run. Call `update` from one thread; the rest from any."""
 
@@ -98,17 +69,6 @@ class LivePicture:
             for draft in self._state.drafts.values():
                 draft.close_group()
             return ops
-
-    def apply(self, event: events.Event) -> list[Op]:
-        """Apply one event and draw its changes."""
-        with self._lock:
-            self._update(event)
-            return self.draw_changes()
-
-    def put(self, key: str, node: Node, parent: str = "") -> None:
-        """Put a part that is not in the run's state, such as the reply to a wrong answer."""
-        with self._lock:
-            self._changes.mark(key, lambda: node, parent)
 
     def picture(self, unfolded: frozenset[str] = frozenset(), kernel: str = "") -> Node:
         """Draw the whole run as it is now."""

@@ -13,7 +13,7 @@ from stories import Story
 from nbagent.contracts import events
 from nbagent.contracts.approval import PreviewPiece
 from nbagent.notebook.page_module import script, stylesheet
-from nbagent.view.live import LivePicture, Op, merge_op
+from nbagent.view.live import LivePicture, Op
 from nbagent.view.run_picture import picture
 
 _VIEWS = """
@@ -129,11 +129,9 @@ class Stage:
 
     def play(self, given: list[events.Event]) -> None:
         """Fold events, and send their ops as one batch."""
-        ops: list[Op] = []
         for event in given:
-            for op in self.live.apply(event):
-                merge_op(ops, op)
-        self.hear(ops)
+            self.live.update(event)
+        self.hear(self.live.draw_changes())
 
     def hear(self, ops: list[Op]) -> None:
         """Send ops."""

@@ -18,7 +18,7 @@ from nbagent.notebook import panel_lists
 from nbagent.notebook.panel_form import Form
 from nbagent.session.models import ProviderModels
 from nbagent.session.stores import current_store
-from nbagent.view.live import LivePicture, Op, merge_op
+from nbagent.view.live import LivePicture, Op
 from nbagent.view.node import Node
 from nbagent.view.printers import html
 from nbagent.view.run_picture import page as page_of
@@ -259,11 +259,10 @@ def _begun(story: Story) -> Node:
 def _batches(story: Story) -> list[list[Op]]:
     """Changes that a front end gets until the run's end, in a few batches."""
     live = _live(story)
-    ops = [op for event in story.events[:-1] for op in live.apply(event)]
+    events = story.events[:-1]
     batches: list[list[Op]] = []
     for step in range(_STEPS):
-        pending: list[Op] = []
-        for op in ops[step * len(ops) // _STEPS : (step + 1) * len(ops) // _STEPS]:
-            merge_op(pending, op)
-        batches.append(pending)
+        for event in events[step * len(events) // _STEPS : (step + 1) * len(events) // _STEPS]:
+            live.update(event)
+        batches.append(live.draw_changes())
     return batches

@@ -58,7 +58,7 @@ def test_folds_stay_as_the_person_left_them_and_so_does_the_focus(page: Page) ->
     stage.play(stage.story.events[second:-1])
     stage.finish()
     assert [stage.is_open(i) for i in range(3)] == [True, False, False]
-    assert page.evaluate("document.activeElement.innerText").startswith("C02")
+    assert page.evaluate("document.activeElement.innerText").startswith("turn C02")
     folds = [(one["key"], one["open"]) for one in stage.sent]
     assert folds == [("C01", True), ("C02", False)]
 

@@ -12,7 +12,7 @@ from stage import Stage
 from stories import Story, asked, drawn, tool_run
 
 from nbagent.contracts import events
-from nbagent.view.live import Op
+from nbagent.view.live import LivePicture, Op
 
 _TREE = "n => n.outerHTML.replaceAll('><', '>\\n<').split('\\n')"
 _ADD_VIEW = """
@@ -25,9 +25,15 @@ _ADD_VIEW = """
 NODE: list[Any] = ["p", {}, "odd"]
 
 
+def apply(live: LivePicture, event: events.Event) -> list[Op]:
+    """Apply one event, and draw its changes."""
+    live.update(event)
+    return live.draw_changes()
+
+
 def ops_of(stage: Stage) -> list[list[Op]]:
     """One message for each event before the end."""
-    return [stage.live.apply(event) for event in stage.story.events[:-1]]
+    return [apply(stage.live, event) for event in stage.story.events[:-1]]
 
 
 def shuffled(messages: list[list[Op]]) -> list[list[Op]]:

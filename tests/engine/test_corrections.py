@@ -105,7 +105,7 @@ class Watcher:
             (turn,) = self.live.record().turns
             assert turn.response
             self.message, self.drawn = turn.response.message, text_of(self.live.picture())
-        self.live.apply(event)
+        self.live.update(event)
 
 
 @pytest.mark.parametrize("breaks", [False, True], ids=["ends", "breaks off"])
@@ -145,7 +145,8 @@ def test_a_correction_draws_only_its_own_call(corrected: list[CallDelta | CallCo
         def see(event: Event) -> None:
             nonlocal chars
             if isinstance(event, ToolCallDelta | TurnCorrected) and live.live:
-                chars += len(repr(live.live.apply(event)))
+                live.live.update(event)
+                chars += len(repr(live.live.draw_changes()))
             elif not isinstance(event, TurnFinished | RunFinished):
                 live.see(event)
 

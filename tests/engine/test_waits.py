@@ -100,7 +100,7 @@ def test_a_rate_limit_is_told_while_it_lasts_and_not_counted_as_the_models_time(
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             pictures.append(LivePicture(event.run))
-        pictures[0].apply(event)
+        pictures[0].update(event)
         seen.append((type(event), LIMIT in text_of(pictures[0].picture())))
 
     (turn,) = run_plan(plan_of(Waits(*notices, 0.05, "Done.")), see).turns

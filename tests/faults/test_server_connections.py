@@ -330,7 +330,8 @@ def test_a_wait_is_seen_in_every_view_until_the_answer_comes(server: HostileServ
     def see(event: events.Event) -> None:
         if isinstance(event, events.RunStarted):
             pictures.append(LivePicture(event.run))
-        ops = pictures[0].apply(event)
+        pictures[0].update(event)
+        ops = pictures[0].draw_changes()
         shown[type(event).__name__] = text_of(pictures[0].picture())
         printer.handle(event)
         if isinstance(event, events.Retrying):

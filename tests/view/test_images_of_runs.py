@@ -101,7 +101,8 @@ def test_the_live_picture_becomes_the_stored_one() -> None:
     printer = PlainPrinter(written.append)
     last: Any = None
     for event in told:
-        last = live.apply(event)
+        live.update(event)
+        last = live.draw_changes()
         printer.handle(event)
     stored = nbagent.open_run(run.id).record
     assert last == [["done", picture(stored)]]

@@ -24,7 +24,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.providers.offline import call, error, script
 from nbagent.view import run_facts, run_status
 from nbagent.view.images import render_parts as drawn_images
-from nbagent.view.live import LivePicture, Op, merge_op
+from nbagent.view.live import LivePicture, Op
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import text_of
 from nbagent.view.printers import html
@@ -65,11 +65,11 @@ def forms(run: RunRecord) -> list[str]:
 def test_the_live_record_becomes_the_stored_one_and_so_does_the_picture(story: Story) -> None:
     live = begun(story)
     for event in story.events[:-1]:
-        json.dumps(live.apply(event))
+        json.dumps(apply(live, event))
     grown = live.record()
     for name in ("turns", "messages", "usage", "system_prompts", "toolsets", "notices"):
         assert getattr(grown, name) == getattr(story.run, name), name
-    last = live.apply(story.events[-1])
+    last = apply(live, story.events[-1])
     assert last == [["done", picture(story.run)]] == [["done", live.picture()]]
     again = RunRecord.model_validate_json(story.run.model_dump_json())
     assert picture(again) == json.loads(json.dumps(picture(story.run)))
@@ -81,11 +81,17 @@ def test_what_streams_is_in_the_picture_of_a_page_that_comes_late() -> None:
     for event in story.events:
         if isinstance(event, events.ResponseReceived):
             break
-        live.apply(event)
+        live.update(event)
     shown = text_of(live.picture())
     for said in ("Hm.", "One.", "Two **b** and", "area being written", '{"city": 1}', "■ Stop"):
         assert said in shown
     assert live.record().turns[0].text == "One.\n\nTwo **b** and"
+
+
+def apply(live: LivePicture, event: events.Event) -> list[Op]:
+    """Apply one event, and draw its changes."""
+    live.update(event)
+    return live.draw_changes()
 
 
 def ops_of(live: LivePicture, told: Sequence[events.Event], *, batch: int = 1) -> list[list[Op]]:
@@ -100,9 +106,9 @@ def ops_of(live: LivePicture, told: Sequence[events.Event], *, batch: int = 1) -
 
 def test_blocks_are_drawn_as_they_close_and_the_open_one_is_text() -> None:
     live = begun(Story())
-    live.apply(Story().turn("").events[0])
+    apply(live, Story().turn("").events[0])
     text = "# Title\n\n- a\n- b\n\nnow **open"
-    ops = [op for c in text for op in live.apply(events.TextDelta("C01", c))]
+    ops = [op for c in text for op in apply(live, events.TextDelta("C01", c))]
     whole = [op for op in ops if op[0] == "put" and "nba-plain" not in str(op[2])]
     closed = [html(op[2], breaks=False) for op in whole]
     assert closed == ["<div><h3>Title</h3></div>", "<div><ul><li>a</li><li>b</li></ul></div>"]
@@ -188,44 +194,22 @@ def test_how_far_a_call_is_does_not_send_its_card_again() -> None:
     assert "100% 9999 of 9,999" in text_of(live.picture())
 
 
-@pytest.mark.parametrize(
-    ("ops", "merged"),
-    [
-        ([["add", "a", "x"], ["add", "a", "y"]], [["add", "a", "xy"]]),
-        ([["put", "a", 1, ""], ["put", "b", 2, ""], ["put", "a", 3, ""]], "put a3, put b2"),
-        ([["put", "a/1", 1, "a"], ["add", "a/1", "x"], ["put", "a", 2, ""]], "put a2"),
-        ([["put", "a", 1, ""], ["add", "a", "x"], ["put", "a", 2, ""]], "put a2"),
-        ([["put", "ab", 1, ""], ["put", "a", 2, ""]], "put ab1, put a2"),
-        ([["put", "a", 1, ""], ["done", 2]], [["done", 2]]),
-    ],
-    ids=["more text", "in its place", "its parts", "added before", "other keys", "done"],
-)
-def test_ops_that_a_later_one_makes_needless_are_not_sent(ops: list[Op], merged: Any) -> None:
-    pending: list[Op] = []
-    for op in ops:
-        merge_op(pending, op)
-    if isinstance(merged, str):
-        assert ", ".join(f"{op[0]} {op[1]}{op[2]}" for op in pending) == merged
-    else:
-        assert pending == merged
-
-
 def test_a_question_is_open_until_its_call_begins_and_has_an_id_of_its_own() -> None:
     story = Story().turn("", tool_run("c1", "write", {"a": 1}, 1))
     live = begun(story)
     started = next(i for i, e in enumerate(story.events) if isinstance(e, events.ToolCallStarted))
     ops_of(live, story.events[:started])
     question = asked("c1", "write", {"a": 1})
-    live.apply(question)
+    live.update(question)
     assert live.open_questions() == [("C01/c1/1", question.question)]
     assert "Waiting for you" in text_of(live.picture())
     assert "write(a=1) … waiting for you" in text_of(live.picture())
-    live.apply(story.events[started])
+    live.update(story.events[started])
     assert live.open_question("C01/c1/1") is None
     assert "write(a=1) … running" in text_of(live.picture())
     killed = live.record().model_copy(update={"phase": "Failed", "error": KILLED})
     assert words(killed).count("… interrupted") == 2, "in the turn's line and in the card"
-    live.apply(question)
+    live.update(question)
     assert live.open_question("C01/c1/2") == question.question
 
 
@@ -268,7 +252,7 @@ def test_the_head_says_workflow_step_and_agent_and_turns_say_the_moves() -> None
     live = begun(story)
     places = ["story-flow · mira"]
     for event in story.events[:-1]:
-        live.apply(event)
+        live.update(event)
         place = run_facts.workflow_position(live.record().summary())
         places += [place] if place != places[-1] else []
     assert places[-1] == "story-flow · draft · otto"
