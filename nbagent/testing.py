@@ -1,6 +1,7 @@
 """Tests of your own agents: a fresh process state, a scripted model, and assertions on a run.
 
-Needs pytest. Import the fixture in a test module or its `conftest.py`; see the README.
+Needs pytest. Import the fixture in a test module or its `conftest.py`; see
+`notebooks/reference.ipynb`.
 """
 
 from __future__ import annotations

@@ -51,9 +51,9 @@ _EMPTY_MEANS = {
 }
 """Shown in an empty field."""
 HOSTS = {
-    "fs": "files of the project: read, search, list; writing asks first",
+    "fs": "files of the project: read, search, list; writing needs approval",
     "skills": "skills of the project and your own, and their scripts",
-    "notebook": "variables of this notebook; running code asks first",
+    "notebook": "variables of this notebook; running code needs approval",
 }
 """Tool hosts that can be ticked even if no setting names them."""
 MAX_FILE_BYTES, MAX_FILES_BYTES = 7_000_000, 20_000_000

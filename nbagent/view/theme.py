@@ -51,7 +51,8 @@ STYLES: Mapping[str, str] = {
     "nba-i-bad": f"background:{COLOURS['bad']}",
     "nba-i-ok": f"background:{COLOURS['ok']}",
     "nba-turn": "padding:3px 12px",
-    "nba-line": "display:inline-flex;flex-wrap:wrap;gap:0 9px;width:calc(100% - 24px)",
+    "nba-line": "display:inline-flex;flex-wrap:wrap;align-items:baseline;gap:0 9px;"
+    "width:calc(100% - 24px)",
     "nba-sum": "flex:1 1 180px;overflow:hidden",
     "nba-below": "flex:1 0 100%",
     "nba-end": "padding:5px 14px",

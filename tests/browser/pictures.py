@@ -27,7 +27,7 @@ _FIRST_RUN = 3
 _PANEL = 2
 """The code cell of the panel's notebook."""
 _DESK, _QUESTION = 1, 6
-"""The code cells of the tools' notebook that make the desk, and in which a call asks first."""
+"""The code cells of the tools' notebook that make the desk, and in which a call needs approval."""
 _MARGIN_PX = 12
 
 

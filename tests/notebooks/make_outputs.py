@@ -27,23 +27,33 @@ from kernels import clean_environment
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
 
-def executed(notebook: Path, folder: Path, *, change: Callable[[str], str] = str) -> Any:
+def executed(
+    notebook: Path, folder: Path, *, change: Callable[[str], str] = str, times: int = 1
+) -> Any:
     """The notebook with fresh outputs, run in `folder` with a store of its own.
 
     Args:
         notebook: the file; it stays as it is.
         folder: the kernel works here, keeps its runs here and finds what is already here.
         change: rewrites the source of each code cell first.
+        times: one kernel runs all cells as often as this.
     """
     made: Any = nbformat.read(notebook, as_version=4)
     for cell in made.cells:
         if cell.cell_type == "code":
             cell.source = change(cell.source)
     client = NotebookClient(
-        made, timeout=120, record_timing=False, resources={"metadata": {"path": str(folder)}}
+        made,
+        timeout=120,
+        record_timing=False,
+        resources={"metadata": {"path": str(folder)}},
     )
-    client.execute(env=clean_environment(folder))
+    with client.setup_kernel(env=clean_environment(folder)):
+        for _ in range(times):
+            for number, cell in enumerate(made.cells):
+                client.execute_cell(cell, number)
     made.metadata["language_info"] = {"name": "python"}
+    made.metadata.pop("widgets", None)
     return made
 
 

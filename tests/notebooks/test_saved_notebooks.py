@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from kernels import clean_environment
 from make_cassette import ANSWERS, make
-from make_outputs import NOTEBOOKS, executed
+from make_outputs import NOTEBOOKS, beside, executed
 from readme_environment import hidden_modules, hide_other_packages, readme_commands
 from servers.model_server import ModelServer
 
@@ -112,6 +112,14 @@ def test_all_notebooks_pass_in_one_go_in_any_order_and_beside_older_runs(tmp_pat
     check(tmp_path, *map(str, sorted(NOTEBOOKS.glob("*.ipynb"), reverse=True)))
 
 
+@pytest.mark.proof
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
+def test_all_cells_run_a_second_time_in_the_same_kernel(notebook: Path, tmp_path: Path) -> None:
+    beside(tmp_path)
+    executed(notebook, tmp_path, times=2)
+
+
 @pytest.mark.parametrize("notebook", sorted(NOTEBOOKS.glob("*.ipynb")), ids=lambda p: p.name)
 def test_saved_outputs_hold_no_place_of_a_machine_and_no_widget(notebook: Path) -> None:
     text = notebook.read_text("utf-8")
@@ -143,4 +151,4 @@ def test_quickstart_works_with_a_real_server(tmp_path: Path) -> None:
     assert "offline:demo" not in text
     models = {body["model"] for body in server.bodies}
     assert models == {"little"}
-    assert len(server.bodies) > text.count("Answered") >= 6
+    assert len(server.bodies) > text.count("Answered") >= 3

@@ -39,3 +39,8 @@ def test_the_table_for_the_readme_has_a_row_for_each_program() -> None:
     lines = markdown().splitlines()
     assert len(lines) == len(TABLE) + 2
     assert {line.count("|") for line in lines} == {len(COLUMNS) + 2}
+
+
+def test_the_readme_shows_this_table() -> None:
+    readme = Path(__file__).parents[2] / "README.md"
+    assert markdown() in readme.read_text("utf-8"), "put in what tests/front_ends.py prints"
