@@ -279,7 +279,8 @@ class Commands:
         _show(history(search=args[0] or None))
 
     def do_tree(self, args: list[str], options: Line) -> None:
-        _show(session_tree(" ".join(args) or None))
+        session = " ".join(args) or None
+        _show(session_tree(all_notebooks=True) if session == "all" else session_tree(session))
 
     def do_show(self, args: list[str], options: Line) -> None:
         show_again(handles.open_run(self._run_id(" ".join(args) or "last")).record)

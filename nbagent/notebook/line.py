@@ -190,9 +190,9 @@ _COMMANDS = (
         takes_text=True,
     ),
     Command(
-        "tree [SESSION]",
-        "the runs of a session as a tree: which run continues which. Without a name, the session "
-        "of the last run.",
+        "tree [SESSION | all]",
+        "the runs of a session as a tree: which run continues which. Without a name, the runs of "
+        "this notebook in the session of the last run; all adds those of other notebooks.",
     ),
     Command("show [RUN]", "show a run again: a variable, its name, the start of its id, or last"),
     Command(

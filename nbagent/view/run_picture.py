@@ -15,6 +15,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import ImagePart, TextPart
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import run_facts, run_status, timing
+from nbagent.view.answer_value import typed_answer_nodes
 from nbagent.view.buttons import answer_box, fork_button, run_buttons
 from nbagent.view.graph import run_graph_node
 from nbagent.view.images import (
@@ -205,6 +206,8 @@ def _fact(fact: run_facts.Fact, clock: str | None = None, look: str = "") -> Nod
     word = f" {fact.word}" if fact.word else ""
     if clock is not None:  # the page keeps counting, and the unit may change
         return h("span", look, h("b", "", fact.value + word, data_clock=clock), aside)
+    if fact.is_bad:
+        return h("span", look, h("b", "nba-err", fact.value + word), aside)
     return h("span", look, h("b", "", fact.value), word, aside)
 
 
@@ -561,7 +564,8 @@ def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
     """
     turn = run_facts.answering_turn(run)
     if turn is None:
-        return [], ()
+        typed = typed_answer_nodes(run)
+        return ([h("hr", "nba-sep"), h("div", "nba-answer", *typed)] if typed else []), ()
     has_all = f"run.turns[{turn_position(run, turn)}].text"
     text_blocks, note = _content_blocks(turn, has_all)
     blocks, answer_figures = insert_figures(text_blocks, figures_of(run))

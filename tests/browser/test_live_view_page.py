@@ -35,7 +35,7 @@ def test_a_run_is_drawn_as_it_goes(page: Page) -> None:
     stage.play(story.events[last_delta:-1])
     stage.finish()
     assert page.locator(".nba-phase").inner_text() == "Answered"
-    assert "3 turns · 3 calls · 1,284 tokens" in page.locator(".nba-facts").inner_text()
+    assert "3 turns · 1 of 3 calls failed · 1,284 tokens" in page.locator(".nba-facts").inner_text()
     assert page.locator(".nba-answer strong").all_inner_texts() == ["717,710", "291,940"]
     assert stage.failures == []
 
@@ -58,7 +58,7 @@ def test_folds_stay_as_the_person_left_them_and_so_does_the_focus(page: Page) ->
     stage.play(stage.story.events[second:-1])
     stage.finish()
     assert [stage.is_open(i) for i in range(3)] == [True, False, False]
-    assert page.evaluate("document.activeElement.innerText").startswith("C02")
+    assert page.evaluate("document.activeElement.innerText").startswith("turn C02")
     folds = [(one["key"], one["open"]) for one in stage.sent]
     assert folds == [("C01", True), ("C02", False)]
 

@@ -560,7 +560,8 @@ def forms_html(story: Story) -> str:
 
 def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
     assert run_text(drawn("offline:demo").run).splitlines() == [
-        "✓ Answered · offline:demo · 3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004"
+        "✓ Answered · offline:demo · 3 turns · 1 of 3 calls failed · 1,284 tokens (912 cached)"
+        " · $0.0004"
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
         "> Which is larger?",
