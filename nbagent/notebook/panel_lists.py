@@ -38,8 +38,9 @@ _MAX_SEARCHED = 5_000
 _MAX_LINEAGE = 1_000
 _MAX_WORDS = 8
 CLOSED = (
-    "nbagent panel. It needs a running kernel: run this cell again to open it. Its runs are "
-    "stored: “Runs” in the panel and %agent show open them."
+    "nbagent panel. It needs a page and a running kernel: in JupyterLab or Notebook 7 run this "
+    "cell again to open it, in a console write %%agent. Its runs are stored: “Runs” in the panel "
+    "and %agent show open them."
 )
 HEADLESS = (
     "nbagent panel. This cell ran without a person (nbclient, nbconvert, papermill): open the "

@@ -21,6 +21,7 @@ from nbagent import offline
 from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
 from nbagent.run import FORMATS
+from nbagent.session.frontend import Cell, frontend
 from nbagent.session.project_trust import trust_items
 from nbagent.session.stores import current_store
 from nbagent.settings.project_items import allow_item
@@ -602,3 +603,43 @@ def test_workflow_shows_a_package_or_all_that_is_wrong_with_it(
     assert error.message == f"story cannot be used: it has {len(listed)} problems, listed above"
     assert "nothere" in str(shell.refused("%agent workflow nothere"))
     assert "takes no options" in str(shell.refused("%agent workflow story --raw"))
+
+
+# The first hour
+
+
+def test_lists_show_the_prompt_as_it_was_typed(shell: MagicShell) -> None:
+    shell.cell("import pandas as pd", "df = pd.DataFrame({'n': [1, 2]})")
+    shell.agent("-m offline:demo --quiet", "{{ df }} which n is larger?")
+    for command in ("%agent runs", "%agent history", "%agent tree"):
+        assert "{{ df }} which n is larger?" in shell.said(command), command
+    assert "DataFrame: 2 rows" in shell.said("%agent show last")
+
+
+def test_why_no_model_answers_is_said_once_in_a_kernel(shell: MagicShell) -> None:
+    first, second = (shell.said("%%agent", "Hello?") for _ in range(2))
+    assert "no key and no local server was found" in first
+    assert "no key and no local server was found" not in second
+    assert "offline:demo answers by rules, not by a model" in second
+
+
+def test_the_tree_shows_this_notebook_and_the_others_by_a_word(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("mine", "other"):
+        monkeypatch.setattr(
+            frontend(), "cell", lambda name=name: Cell(notebook=str(tmp_path / f"{name}.ipynb"))
+        )
+        shell.agent("-m offline:demo --quiet", f"Hello from {name}?")
+    shown, whole = shell.said("%agent tree"), shell.said("%agent tree all")
+    assert "Hello from other?" in shown
+    assert "Hello from mine?" not in shown
+    assert "1 run of other notebooks: %agent tree all" in shown
+    assert "Hello from mine?" in whole
+    assert "Hello from other?" in whole
+
+
+def test_a_notebook_without_records_is_named(shell: MagicShell, tmp_path: Path) -> None:
+    (tmp_path / "new.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4}')
+    with pytest.warns(UserWarning, match=r"new\.ipynb has no saved runs: save the notebook first"):
+        nbagent.read_notebook(tmp_path / "new.ipynb")
