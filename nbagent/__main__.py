@@ -69,7 +69,7 @@ def _parser() -> ArgumentParser:
     export.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
     trust = command("trust", _trust, "show what this folder would decide, and ask about it")
     trust.add_argument("--revoke", action="store_true", help="take back what you allowed here")
-    about = "drop the records of runs from saved notebooks; their pictures stay"
+    about = "drop the records of runs from saved notebooks; their views stay"
     strip = command("strip", _strip, about)
     strip.add_argument("file", nargs="*", help="a notebook (.ipynb) to change")
     about = "filter of git: read a notebook from stdin, write it to stdout"
@@ -189,7 +189,7 @@ def strip_notebook(name: str) -> str:
         return f"{name}: no records of runs; nothing was changed"
     _write(file, text)
     outputs = pluralize(n_dropped, "output")
-    return f"{name}: dropped the records of {outputs}; the pictures are kept"
+    return f"{name}: dropped the records of {outputs}; the views stay"
 
 
 def _write(file: Path, text: str | bytes) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 import weakref
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -196,6 +197,12 @@ def read_notebook(
             stores = [store_at(store)] if store else own_stores_for(file)
             records |= _stored_records(ids, stores)
         in_order = sorted(records.values(), key=lambda record: record.started_at)
+        if not in_order:
+            warnings.warn(
+                f"{file.name} has no saved runs: save the notebook first, its runs are written "
+                "with it; nbagent.runs() reads those of the store",
+                stacklevel=2,
+            )
         return SavedNotebook(file, in_order)
     except (OSError, *CORRUPT_ROW) as error:
         reason = describe_error(error).partition("\n")[0]

@@ -11,19 +11,22 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar, overload
 
 from nbagent.contracts.records import RunRecord
 from nbagent.session.frontend import frontend
+from nbagent.session.notebook_runs import split_by_notebook
 from nbagent.session.stores import find_run, store_to_read
 from nbagent.store.dataframes import frame_of
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
-from nbagent.view.node import Node, h
+from nbagent.view.node import Node, h, line
 from nbagent.view.run_tree import (
     answers_listing,
     answers_of,
     calls_text,
+    count_runs,
     number_answers,
     tree_lines,
     tree_node,
 )
+from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -107,16 +110,19 @@ class SessionTree:
     """First runs of conversations, oldest first."""
     current: str | None
     """Id of the run that started last."""
+    note: str = ""
+    """Says what was left out."""
 
     def node(self, kernel: str = "") -> Node:
         """Build the drawing; each run can be opened, and with a kernel it is shown below."""
         from nbagent.view.run_picture import ROOT_CLASS
 
         tree = tree_node(self.branches, current=self.current)
-        return h("div", ROOT_CLASS, tree, data_kernel=kernel or None)
+        return h("div", ROOT_CLASS, tree, line("nba-note", self.note), data_kernel=kernel or None)
 
     def __repr__(self) -> str:
-        return "\n".join(tree_lines(self.branches, current=self.current))
+        lines = tree_lines(self.branches, current=self.current)
+        return "\n".join([*lines, *filter(None, [self.note])])
 
     def _repr_html_(self) -> str:
         return _page(self.node())
@@ -132,15 +138,23 @@ def _page(node: Node) -> str:
     return page(node)
 
 
-def session_tree(session: str | None = None) -> SessionTree:
+def session_tree(session: str | None = None, *, all_notebooks: bool | None = None) -> SessionTree:
     """Return the tree of a session: its runs, and which run continues or forks which.
 
     Args:
         session: name of the session; default: that of the last run.
+        all_notebooks: False leaves out conversations without a run of this notebook; default: a
+            named session is shown whole.
 
     Raises:
         UsageError: the session has no run yet.
     """
     store = store_to_read()
     last = store.load(find_run("last", session=session))
-    return SessionTree(last.session, store.tree(last.session), last.id)
+    branches = store.tree(last.session)
+    if all_notebooks or (all_notebooks is None and session is not None):
+        return SessionTree(last.session, branches, last.id)
+    own, others = split_by_notebook(store, branches, frontend().cell())
+    n_others = sum(map(count_runs, others))
+    note = f"{pluralize(n_others, 'run')} of other notebooks: %agent tree all" if n_others else ""
+    return SessionTree(last.session, own, last.id, note)

@@ -396,9 +396,9 @@ def test_a_run_reads_the_file_of_the_project_once(
     opened: list[str] = []
     read_text: Callable[..., str] = Path.read_text
 
-    def counted(path: Path, *args: Any) -> str:
+    def counted(path: Path, *args: Any, **options: Any) -> str:
         opened.append(path.name)
-        return read_text(path, *args)
+        return read_text(path, *args, **options)
 
     monkeypatch.setattr(Path, "read_text", counted)
     run = nbagent.Agent("offline:demo", tools="none").run("Go.")

@@ -167,6 +167,12 @@ class UsageError(NbagentError):
 
     code: ErrorCode = "E_INVALID_ARGUMENTS"
 
+    def __str__(self) -> str:
+        # A person named a run: the code of a file that does not exist would come as a surprise.
+        return (
+            f"{visible(self.message)} ({self.code})" if self.code == "ENOENT" else super().__str__()
+        )
+
 
 class StoreError(NbagentError):
     """The store of runs cannot be opened, read or written."""

@@ -235,6 +235,17 @@ class EngineTurn(Value):
     error: ErrorInfo | None = None
     notices: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Print the turn on one line; its fields have the rest."""
+        usage = self.response.usage if self.response else None
+        facts = [f"text of {len(self.text):,} characters"] if self.text else []
+        facts += [f"calls {', '.join(run.tool_name for run in self.tool_runs)}"] * bool(
+            self.tool_runs
+        )
+        facts += [f"{usage.total_tokens:,} tokens"] if usage else []
+        facts += [self.error.code] if self.error else []
+        return f"<EngineTurn {self.id}: {', '.join(facts) or 'no answer'}>"
+
     @property
     def text(self) -> str:
         """Text of the model's answer in this turn."""

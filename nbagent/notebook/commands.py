@@ -24,7 +24,13 @@ from nbagent.notebook.batch_cell import create_batch, is_batch
 from nbagent.notebook.frontend import show_again, was_shown_here
 from nbagent.notebook.help import help_of
 from nbagent.notebook.interrupt import Interrupt, Stopped
-from nbagent.notebook.line import Line, join_continued_lines, parse, parse_command
+from nbagent.notebook.line import (
+    Line,
+    join_continued_lines,
+    parse,
+    parse_command,
+    with_question_offer,
+)
 from nbagent.notebook.panel import panel
 from nbagent.notebook.panel_sidecar import panel_position
 from nbagent.notebook.prompt_names import evaluate
@@ -234,10 +240,13 @@ class Commands:
     # Commands: each gets its arguments and its options as `line` has parsed them.
 
     def _command(self, line: str) -> None:
-        name, args, options = parse_command(line)
-        if name:
-            getattr(self, f"do_{name}")(args, options)
-        else:
+        try:
+            name, args, options = parse_command(line)
+            if name:
+                getattr(self, f"do_{name}")(args, options)
+        except UsageError as error:
+            raise with_question_offer(error, line) from None
+        if not name:
             self._cell("--no-template" if options.template is False else "", args[0])
 
     def do_help(self, args: list[str], options: Line) -> None:
@@ -270,7 +279,8 @@ class Commands:
         _show(history(search=args[0] or None))
 
     def do_tree(self, args: list[str], options: Line) -> None:
-        _show(session_tree(" ".join(args) or None))
+        session = " ".join(args) or None
+        _show(session_tree(all_notebooks=True) if session == "all" else session_tree(session))
 
     def do_show(self, args: list[str], options: Line) -> None:
         show_again(handles.open_run(self._run_id(" ".join(args) or "last")).record)
@@ -368,7 +378,7 @@ class Commands:
             changes[name] = value or None
         if changes:
             configure(**changes)
-        _show(reports.config())
+        _show(reports.config(tuple(changes)))
 
     def do_trust(self, args: list[str], options: Line) -> None:
         # Late: most kernels never ask.

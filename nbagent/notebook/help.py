@@ -21,6 +21,8 @@ class _Topic:
     options: tuple[str, ...] = ()
     """Names of options, in the order of the page."""
     commands: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    """Lines below the options."""
 
 
 _BASICS = _Topic(
@@ -38,7 +40,14 @@ _SPECIAL = {
         ("tools", "tool_choice", "mounts", "skills", "ask", "deny", "replay_tools"),
         ("tools", "approvals"),
     ),
-    "batches": _Topic("Many rows: a prompt for each row of a DataFrame", ("over", *BATCH_OPTIONS)),
+    "batches": _Topic(
+        "Many rows: a prompt for each row of a DataFrame",
+        ("over", *BATCH_OPTIONS),
+        notes=(
+            "--into batch puts the batch into a variable. batch.frame() has one row per answer and",
+            "its scores; batch.review() shows the answers one by one, and you score them.",
+        ),
+    ),
     "models": _Topic(
         "Models and servers",
         (
@@ -154,7 +163,7 @@ def _everything() -> Listing:
 def _topic_help(topic: _Topic) -> Listing:
     commands = _command_rows(topic.commands)
     parts = [Listing(title="%agent COMMAND", rows=commands)] if commands else []
-    return Listing(title=topic.title, rows=_option_rows(topic), parts=parts)
+    return Listing(title=topic.title, rows=_option_rows(topic), notes=topic.notes, parts=parts)
 
 
 def _option_rows(topic: _Topic) -> list[tuple[str, str]]:

@@ -190,9 +190,9 @@ _COMMANDS = (
         takes_text=True,
     ),
     Command(
-        "tree [SESSION]",
-        "the runs of a session as a tree: which run continues which. Without a name, the session "
-        "of the last run.",
+        "tree [SESSION | all]",
+        "the runs of a session as a tree: which run continues which. Without a name, the runs of "
+        "this notebook in the session of the last run; all adds those of other notebooks.",
     ),
     Command("show [RUN]", "show a run again: a variable, its name, the start of its id, or last"),
     Command(
@@ -246,7 +246,7 @@ _COMMANDS = (
     ),
     Command(
         "config [NAME=VALUE …]",
-        "show or set defaults for this notebook. NAME= resets a value. Options on the line of "
+        "show or set defaults for this kernel. NAME= resets a value. Options on the line of "
         "%%agent take precedence.",
         ("%agent config model=offline:demo max_turns=5", "%agent config system='Be brief.'"),
     ),
@@ -408,8 +408,8 @@ def parse_command(line: str) -> tuple[str, list[str], Line]:
     return word, args, options
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:60]}…"
+def _shortened(text: str, limit: int = 60) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}…"
 
 
 def _example(flag: str) -> str:
@@ -424,20 +424,68 @@ def _question(line: str, word: str, rest: str) -> str:
     # A misspelt command must not be sent to a model, so a single word is no question, except in a
     # script without spaces, such as Chinese.
     if word.partition("=")[0] in OPTION_BY_FLAG:
-        raise UsageError(
-            f"{word!r} is an option of %%agent: write %%agent {_shortened(line.strip())} with the "
-            f"prompt on the next line. %agent takes a command first: %agent {_example(word)}"
-        )
+        raise UsageError(_option_offer(line, word))
     nearest = nearest_hint(word.lower(), COMMANDS)
     ends = line.strip().endswith(("?", "!", ".", "…", "？", "！", "。"))
     is_sentence = (ends and bool(rest or not word.isascii())) or (not nearest and " " in rest)
     if is_sentence and not word.startswith("-"):
         return line.strip()
-    all_commands = f" (all: {', '.join(COMMANDS)})."
+    hint = nearest or f" (all: {', '.join(COMMANDS)})."
+    hint = f". {_PYTHON_DOORS[word]}." if word in _PYTHON_DOORS else hint
     raise UsageError(
-        f"%agent has no command {word!r}{nearest or all_commands} To ask a model, write a "
-        "sentence, or %%agent with its options and the prompt on the next line."
+        f"%agent has no command {word!r}{hint} {_question_offer(line) if rest else _ASK_A_MODEL}"
     )
+
+
+_ASK_A_MODEL = (
+    "To ask a model, write a sentence, or %%agent with its options and the prompt on the next line."
+)
+_PYTHON_DOORS = {"review": "batch.review() reviews the answers of a batch"}
+"""Words that look like commands, and the Python that does it."""
+_PLAIN_WORD = re.compile(r"[^\W\d_]+(?:['\u2019-][^\W\d_]+)*[,;:]?[?!.]?")
+
+
+def _question_offer(line: str) -> str:
+    return f"To ask a model, write %%agent, and on the next line: {_shortened(line.strip(), 200)}"
+
+
+def with_question_offer(error: UsageError, line: str) -> UsageError:
+    """Add how to ask a model, if the line of a command that failed reads like a question.
+
+    It does if more plain words follow the command than it takes, as in `show me the data`.
+    """
+    word, *words = line.split() or [""]
+    if word not in COMMANDS or not all(map(_PLAIN_WORD.fullmatch, words)):
+        return error
+    n_taken = len(re.findall("[A-Z]+", COMMANDS[word].usage.replace("VALUE", "")))
+    if len(words) <= max(1, n_taken):
+        return error
+    period = "" if error.message.endswith((".", "?", "!")) else "."
+    message = f"{error.message}{period} {_question_offer(line)}"
+    return UsageError(message, code=error.code, details=error.details)
+
+
+def _option_offer(line: str, word: str) -> str:
+    """Return how to write a line of `%agent` that begins with options of `%%agent`."""
+    options, prompt = _split_prompt(line.strip())
+    next_line = f"on the next line: {_shortened(prompt, 200)}" if prompt else "the prompt below it"
+    return (
+        f"{word!r} is an option of %%agent: write %%agent {_shortened(options)}, and {next_line}. "
+        f"%agent takes a command first: %agent {_example(word)}"
+    )
+
+
+def _split_prompt(line: str) -> tuple[str, str]:
+    """Split a line into the options at its start and the prompt behind them."""
+    line_words = deque(split_words(line))
+    end = 0
+    while line_words and (match := _OPTION.match(line_words[0].text)):
+        option, typed = OPTION_BY_FLAG.get(match[0]), line_words.popleft()
+        end = typed.end
+        takes_next = option and option.metavar and not option.flag_value and "=" not in typed.text
+        if takes_next and line_words:
+            end = line_words.popleft().end
+    return line[:end], line[end:].strip()
 
 
 def _checked_words(line: str) -> list[str]:

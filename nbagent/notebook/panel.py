@@ -49,6 +49,7 @@ from nbagent.session.stores import current_store
 from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
+from nbagent.view.advice import for_panel
 from nbagent.view.node import Node
 from nbagent.view.run_status import is_unfinished, waits_for_words
 from nbagent.view.text_format import sanitize_value
@@ -367,7 +368,7 @@ class Panel(Output):
     def _fail(self, error: Exception) -> None:
         """Show an error in one line."""
         text = f"nbagent itself failed: {type(error).__name__}: {error}"
-        text = error.message if isinstance(error, NbagentError) else text
+        text = for_panel(error.message) if isinstance(error, NbagentError) else text
         self._push_state(" ".join(sanitize_value(redact_truncated(text)).splitlines()))
 
     # The conversation
@@ -422,13 +423,17 @@ class Panel(Output):
         self.widget.send(reply)
 
     def _export(self, message: Message) -> None:
-        """Send a run of the conversation to the page as a file."""
+        """Send a run to the page as a file.
+
+        The page may still show the conversation of before, so any run of the store can be named.
+        """
         run_id, ending = message.run, message.value
-        if run_id not in self.run_ids or not (row := FORMATS.get(ending)):
+        if not run_id or not (row := FORMATS.get(ending)):
             raise UsageError("there is nothing to export yet")
         text = Run(self.load(run_id), current_store()).export(ending)
         name = f"run-{run_id[:8]}.{row.ending}"
         self.widget.send({"kind": "file", "page": message.page, "name": name, "text": text})
+        self._push_state("")  # an error of an earlier export is no longer true
 
 
 _panel: Panel | None = None

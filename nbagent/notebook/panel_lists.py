@@ -9,15 +9,17 @@ from typing import Any
 from nbagent.contracts.records import RunRecord, RunSummary
 from nbagent.notebook.complete import package_names
 from nbagent.notebook.outputs import records_metadata
+from nbagent.session.frontend import frontend
 from nbagent.session.models import ProviderModels, list_models
+from nbagent.session.notebook_runs import split_by_notebook
 from nbagent.session.stores import current_store
 from nbagent.settings.sources import current_settings
 from nbagent.view.node import Node, h
 from nbagent.view.printers import html
 from nbagent.view.run_picture import ROOT_CLASS, page, picture
-from nbagent.view.run_rows import prompt_line, run_row
+from nbagent.view.run_rows import run_row, typed_prompt
 from nbagent.view.run_status import status_of
-from nbagent.view.run_tree import tree_node
+from nbagent.view.run_tree import count_runs, tree_node
 from nbagent.view.terminal import run_text
 from nbagent.view.text_format import (
     format_cost,
@@ -36,8 +38,9 @@ _MAX_SEARCHED = 5_000
 _MAX_LINEAGE = 1_000
 _MAX_WORDS = 8
 CLOSED = (
-    "nbagent panel. It needs a running kernel: run this cell again to open it. Its runs are "
-    "stored: “Runs” in the panel and %agent show open them."
+    "nbagent panel. It needs a page and a running kernel: in JupyterLab or Notebook 7 run this "
+    "cell again to open it, in a console write %%agent. Its runs are stored: “Runs” in the panel "
+    "and %agent show open them."
 )
 HEADLESS = (
     "nbagent panel. This cell ran without a person (nbclient, nbconvert, papermill): open the "
@@ -131,8 +134,14 @@ def _tree(last: RunRecord | None) -> list[Node]:
     """Draw the runs of the session as a tree."""
     session = last.session if last else current_settings().session
     branches = current_store().tree(session)
-    tree = tree_node(branches, current=last.id if last else None)
-    return [h("div", ROOT_CLASS, tree)] if branches else []
+    own, others = split_by_notebook(current_store(), branches, frontend().cell())
+    current = last.id if last else None
+    rows: list[Node] = [h("div", ROOT_CLASS, tree_node(own, current=current))] if own else []
+    if others:
+        title = f"{pluralize(sum(map(count_runs, others)), 'run')} of other notebooks"
+        tree = h("div", ROOT_CLASS, tree_node(others, current=current))
+        rows.append(h("details", "nba-off", h("summary", "", title), tree))
+    return rows
 
 
 def lineage(run_id: str) -> list[RunRecord]:
@@ -170,7 +179,7 @@ def saved_form(
     shown: list[RunRecord] = []
     folds: list[str] = []
     for run in reversed(runs):
-        label = prompt_line(run.prompt) or run.id[:8]
+        label = typed_prompt(run) or run.id[:8]
         about = h("small", "", f"{status_of(run).word} · {sanitize_value(run.model)}")
         fold = h("summary", "", label, " ", about)
         made = h("details", "", fold, picture(run, actions=False), open_=None if shown else "")

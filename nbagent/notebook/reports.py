@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+import re
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from textwrap import dedent
@@ -366,14 +367,17 @@ def approvals() -> Listing:
     return Listing(columns=heads, rows=rows, notes=["%agent approvals clear revokes all of them"])
 
 
-def config() -> Listing:
-    """List every setting, its value and its source."""
+def config(changed: tuple[str, ...] = ()) -> Listing:
+    """List settings, their values and sources: the changed ones; every one if none was changed."""
     table, error = Settings.rows(), project_file_error()
     rows = [
         (name, "not set" if o.value is None else repr(table[name].redacted(o.value)), _set_by(o))
         for name, o in setting_origins(without_project=bool(error)).items()
+        if not changed or name in changed
     ]
     notes = ["%agent config NAME=VALUE sets one for this kernel, NAME= resets it"]
+    if changed:
+        notes = [f"%agent config {changed[0]}= resets it; %agent config lists all settings"]
     if not_used := f"no run starts: {error}" if error else ignored_text():
         notes.append(f"note: {not_used}")
     return Listing(columns=("setting", "value", "set by"), rows=rows, notes=notes)
@@ -382,6 +386,8 @@ def config() -> Listing:
 def _set_by(origin: Origin) -> str:
     """The source of a setting, and the project's value that is left out."""
     item = origin.not_allowed
+    # The word of the help and the notes; a library's `configure()` sets the same layer.
+    source = re.sub(r"^configure\b", "this kernel", origin.source)
     if item is None:
-        return origin.source
-    return f"{origin.source}; not allowed: {one_line(item.text, 120)} of {PROJECT_FILE}"
+        return source
+    return f"{source}; not allowed: {one_line(item.text, 120)} of {PROJECT_FILE}"

@@ -20,6 +20,7 @@ from nbagent.notebook.outputs import Output, Part, running_metadata
 from nbagent.session.frontend import frontend
 from nbagent.view.live import LivePicture
 from nbagent.view.live_changes import Op
+from nbagent.view.live_state import PAUSING, STOPPING
 from nbagent.view.node import Node, h
 from nbagent.view.question import (
     answer_error_node,
@@ -28,7 +29,7 @@ from nbagent.view.question import (
     read_fields,
     why_node,
 )
-from nbagent.view.run_picture import PAUSING, STOPPING, page, picture
+from nbagent.view.run_picture import page, picture
 
 _FIRST_SAVE_CHARS = 4_000
 """First threshold for saving a running picture: it must have grown by this number of characters."""

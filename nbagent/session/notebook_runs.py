@@ -18,7 +18,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -31,6 +31,7 @@ from nbagent.contracts.canonical import json_object
 from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import RunOrigin
 from nbagent.session.frontend import Cell
+from nbagent.store.reader import RunNode
 from nbagent.store.rows import saved_run_ids
 
 _MAX_BYTES = 100_000_000
@@ -75,6 +76,28 @@ def is_of_notebook(run: RunOrigin, here: Cell) -> bool:
         return True
     saved = _saved_ids(here.notebook)
     return saved is not None and saved.has(run) and not _is_of_other(run, here)
+
+
+def split_by_notebook(
+    store: RunStore, branches: Sequence[RunNode], here: Cell
+) -> tuple[list[RunNode], list[RunNode]]:
+    """Split the conversations of a session: those with a run of the cell's notebook, the others."""
+    ids_by_branch = [_ids_of(branch) for branch in branches]
+    origins = store.run_origins(run_ids=[run_id for ids in ids_by_branch for run_id in ids])
+    ours = {origin.run_id for origin in origins if is_of_notebook(origin, here)}
+    own, others = list[RunNode](), list[RunNode]()
+    for branch, ids in zip(branches, ids_by_branch, strict=True):
+        (own if not ours.isdisjoint(ids) else others).append(branch)
+    return own, others
+
+
+def _ids_of(branch: RunNode) -> list[str]:
+    ids, waiting = list[str](), [branch]
+    while waiting:
+        node = waiting.pop()
+        ids.append(node.run.id)
+        waiting += node.children
+    return ids
 
 
 def file_id(notebook: str) -> str | None:

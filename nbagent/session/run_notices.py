@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from nbagent.contracts.ports import RunStore
 from nbagent.contracts.records import RunRecord
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
     from nbagent.session.workflow_setup import AgentSetup
 
 DEFERRED_NOTICE = (
-    "Asked again. Tool calls of this answer do not run yet; Continue or run.resume() runs them."
+    "Asked again. If the answer has tool calls, they do not run yet; Continue or run.resume() runs "
+    "them."
 )
+
+_explained_stores: WeakSet[RunStore] = WeakSet()
+"""Stores of runs with a notice on the offline stand-in, so a fresh process state has none."""
 
 
 def start_notices(
@@ -35,7 +40,7 @@ def start_notices(
 ) -> Iterator[str]:
     """Yield what a person is told before the first request."""
     request, parent, conversation = basis.request, basis.parent, basis.conversation
-    if resolved.why:
+    if resolved.why and not _is_explained(store, resolved, is_said=not request.dry_run):
         yield default_model_notice(resolved)
     if store.warning:
         yield store.warning
@@ -53,6 +58,19 @@ def start_notices(
     yield from request.notices
     if agent_setup is not None:
         yield from agent_setup.notices(parent, None if request.fork_turn else conversation.turn)
+
+
+def _is_explained(store: RunStore, resolved: ResolvedModel, *, is_said: bool) -> bool:
+    """True if an earlier run of this process said why the offline stand-in was chosen.
+
+    The head of each run names the stand-in; the reason is said once, with the first run.
+    """
+    if not offline_model_text(resolved.model_id):
+        return False
+    is_explained = store in _explained_stores
+    if is_said:
+        _explained_stores.add(store)
+    return is_explained
 
 
 def word_notice(name: str) -> str:

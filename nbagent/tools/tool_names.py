@@ -31,6 +31,8 @@ def unknown_name_error(name: str, available: Sequence[str]) -> UsageError:
         instead += f". All tools of an MCP server: mcp:{redact(server)[:40]}"
     host = nearest_name(name, _HOST_NAMES, similarity=_MIN_HOST_SIMILARITY)
     known = available if is_near else [host] if host else []
+    if available and host and not is_near:  # the list must have the suggested name
+        instead += f"; and all tools of {name_list(_HOST_NAMES)}"
     return UsageError(f"{_no_tool(name, known)} {instead}")
 
 

@@ -19,9 +19,12 @@ _MAGICS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
             r"python -m nbagent \1",
         ),
         (r"%%agent --continue(?: [0-9a-f]{8}\b)?", 'RUN.resume("…")'),
-        (r"%agent resume --trim tool-results", 'RUN.resume(trim="tool-results")'),
+        (r"%agent resume(?: [0-9a-f]{8})? --trim tool-results", 'RUN.resume(trim="tool-results")'),
         # A document is resumed by its name.
-        (r"%agent resume(?! [^\s`]*\.md| DOCUMENT| [^\s`]*[/@])", "RUN.resume()"),
+        (
+            r"%agent resume(?: [0-9a-f]{8}\b)?(?! [^\s`]*\.md| DOCUMENT| [^\s`]*[/@])",
+            "RUN.resume()",
+        ),
         (r"%%agent --model PROVIDER:MODEL", 'nbagent.Agent(model="PROVIDER:MODEL")'),
         (r"(?<!`)--model NAME", "model=NAME"),
         (r"--timeout SECONDS", "timeout_s=SECONDS"),
@@ -31,6 +34,16 @@ _MAGICS: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
+
+
+_TEMPLATE_IN_PANEL = re.compile(
+    r"add --no-template after %%agent.*?; in the panel: (“off” in the field “Template”)\)"
+)
+
+
+def for_panel(text: str) -> str:
+    """Replace the magics in an advice by the field of the panel that does the same."""
+    return _TEMPLATE_IN_PANEL.sub(r"choose \1", text)
 
 
 def without_magics(text: str, run: str = "run") -> str:

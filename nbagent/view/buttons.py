@@ -48,5 +48,5 @@ def run_buttons(run: RunRecord) -> list[Node]:
     titles = {verb: FORM_TITLES[verb] for verb in [*verbs, "retry", "compare"]}
     answer = run_facts.answering_turn(run)
     titles |= {"copy": "Copy answer"} if answer and answer.text.strip() else {}
-    titles |= {"cell": "To cell"}
+    titles |= {"cell": "Copy as cell"}
     return [action_button(verb, title) for verb, title in titles.items()]

@@ -18,7 +18,7 @@ from nbagent.engine.overflow import IMAGE_CHARS, message_chars, request_chars, t
 from nbagent.view.images import part_text, render_parts
 from nbagent.view.node import Node, h, line
 from nbagent.view.printers import plain_text
-from nbagent.view.run_picture import ROOT_CLASS, head_row, page, summary_row
+from nbagent.view.run_picture import ROOT_CLASS, head_row, page
 from nbagent.view.run_status import Status
 from nbagent.view.text_format import (
     map_strings,
@@ -28,6 +28,7 @@ from nbagent.view.text_format import (
     truncate,
     value_text,
 )
+from nbagent.view.turn_picture import summary_row
 
 _MAX_TEXT_CHARS = 20_000
 """Shown characters of one text; the value itself has all."""

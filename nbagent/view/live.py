@@ -21,21 +21,13 @@ from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
 from nbagent.view import run_facts, run_status, timing
 from nbagent.view.graph import run_graph_node
 from nbagent.view.live_changes import Changes, Op
+from nbagent.view.live_state import LiveState
 from nbagent.view.live_text import TurnDraft, progress_node
 from nbagent.view.node import Node
 from nbagent.view.question import open_questions_node
-from nbagent.view.run_picture import (
-    LiveState,
-    card,
-    card_key,
-    head,
-    notices_node,
-    picture,
-    prompt_node,
-    turn_line_node,
-    turn_node,
-)
+from nbagent.view.run_picture import head, notices_node, picture, prompt_node
 from nbagent.view.text_format import one_line, sanitize_value
+from nbagent.view.turn_picture import card, card_key, turn_line_node, turn_node
 
 
 class LivePicture:

@@ -111,7 +111,7 @@ def question_node(question: Question, question_id: str) -> Node:
     host = "" if question.host == "functions" else sanitize_exact(question.host)
     return h(
         "div",
-        "nba-card nba-ask",
+        f"nba-card nba-ask{' nba-effect' if _has_effect(question) else ''}",
         h("div", "nba-top", name, h("span", "nba-num", host) if host else None),
         line("nba-why", sanitize_exact(question.summary)),
         why_node(question_id, question.why),
@@ -123,6 +123,13 @@ def question_node(question: Question, question_id: str) -> Node:
         # Otherwise JupyterLab handles Enter as its own shortcut.
         data_lm_suppress_shortcuts="true",
     )
+
+
+def _has_effect(question: Question) -> bool:
+    """True if the preview shows more than the arguments, so an edit changes what it shows."""
+    shown = {name for piece in question.pieces for name in piece.replaced_arguments}
+    shows_effect = not all(piece.replaced_arguments for piece in question.pieces)
+    return bool(question.pieces) and (shows_effect or not shown >= question.arguments.keys())
 
 
 def open_questions_node(questions: Sequence[tuple[str, Question]]) -> Node:

@@ -40,7 +40,7 @@ def summarize_result(data: Any) -> str:
         return summarize_value(data)
     fields = cast("dict[str, Any]", data)
     empty = [_list_text(name, items) for name, items in _lists(fields) if not items]
-    shown = _script_text(fields) or _file_text(fields) or ", ".join(empty)
+    shown = _script_text(fields) or _file_text(fields) or _variable_text(fields) or ", ".join(empty)
     return shown or short_json(fields) or _fields_text(fields)
 
 
@@ -78,6 +78,17 @@ def _script_text(fields: dict[str, Any]) -> str:
     if value is not None and not printed:
         texts.append(summarize_value(value))
     return " · ".join(texts) or "nothing printed"
+
+
+def _variable_text(fields: dict[str, Any]) -> str:
+    """Text of a variable that was set: `total = 41`, or its type if the value is long."""
+    now = fields.get("now")
+    if not isinstance(now, dict) or fields.keys() != {"name", "before", "now"}:
+        return ""
+    facts = cast("dict[str, Any]", now)
+    value = facts.get("value", facts.get("type"))
+    name, shown = (one_line(sanitize_value(str(text)), 40) for text in (fields["name"], value))
+    return f"{name} = {shown}" if "value" in facts else f"{name}: {shown}"
 
 
 def _last_line(text: Any) -> str:

@@ -6,11 +6,11 @@ Numbers are right-aligned, other cells left-aligned. Rows, columns and cells are
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 from nbagent.view.markdown import are_numbers, table_cell
-from nbagent.view.node import Node, h, line
+from nbagent.view.node import Node, h, line, split_node
 from nbagent.view.text_format import (
     DATAFRAME_HEADER,
     columns_of,
@@ -24,8 +24,12 @@ from nbagent.view.text_format import (
 _ROWS, _COLUMNS, _CELL_CHARS = 20, 12, 120
 _PROMPT_FRAMES, _PROMPT_ROWS = 6, 12
 """Frames that are drawn in one prompt, and rows of each."""
+_UNFOLDED_ROWS = 5
+"""A longer DataFrame in a prompt is folded."""
 _MAX_PROMPT_CHARS = 60_000
 """Start of a prompt in which frames are looked for."""
+_MIDNIGHT = re.compile(r"\d{4}-\d\d-\d\dT00:00:00(?:\.0+)?")
+_EMPTY = ("", "null", "None", "NaN", "NaT", "nan")
 _BAR = re.compile(r"(?<!\\)\|")
 
 
@@ -76,13 +80,21 @@ def prompt_blocks(text: str, limit: int, *, has_all: str) -> tuple[list[Node], s
     for piece, is_frame in split_frames(text):
         table = table_of(piece, most_rows=_PROMPT_ROWS) if is_frame else None
         if table is not None:
-            blocks += [h("div", "nba-lab", h("small", "", piece.partition("\n")[0])), *table]
+            blocks += _titled_table(piece.partition("\n")[0], table)
             continue
         shown, rest = truncate(piece.strip("\n") if blocks else piece, left, has_all=has_all)
         rows = shown.split("\n") if shown else []
         blocks += [part for row in rows for part in (h("br"), row)][1:]
         left, note = max(0, left - len(piece)), rest or note
     return blocks, note
+
+
+def _titled_table(title: str, table: Sequence[Node]) -> list[Node]:
+    """Draw a DataFrame under its title; a long one is folded."""
+    label = h("small", "", title)
+    if len(split_node(table[0])[2][0]) - 2 > _UNFOLDED_ROWS + 1:  # tag, attributes, heads
+        return [h("details", "nba-frame", h("summary", "nba-lab", label), *table)]
+    return [h("div", "nba-lab", label), *table]
 
 
 def split_frames(text: str) -> list[tuple[str, bool]]:
@@ -128,9 +140,22 @@ def _frame_rows(text: str, most_rows: int) -> tuple[list[list[str]], int]:
         return [], 0
     lines = [row for row in text.split("\n") if _is_row(row)]
     rows = [[c.strip().replace("\\|", "|") for c in _BAR.split(row[1:-1])] for row in lines]
-    rows = [row for i, row in enumerate(rows) if i != 1][: most_rows + 1]  # 1: the line of dashes
+    rows = _without_midnight(row for i, row in enumerate(rows) if i != 1)  # 1: the line of dashes
+    rows = rows[: most_rows + 1]
     total = int(title[1].replace(",", "") or 0)
     return rows, total - (len(rows) - 1)
+
+
+def _without_midnight(rows: Iterable[list[str]]) -> list[list[str]]:
+    """Drop the time from columns whose every time is midnight, as pandas prints them."""
+    heads, *body = [*rows] or [[]]
+    for column in range(len(heads)):
+        cells = [row[column] for row in body if len(row) > column]
+        dates = [_MIDNIGHT.fullmatch(cell) for cell in cells if cell not in _EMPTY]
+        if dates and all(dates):
+            for row in body:
+                row[column : column + 1] = [text.partition("T")[0] for text in row[column:][:1]]
+    return [heads, *body]
 
 
 def _cell_text(value: Any) -> str:

@@ -52,6 +52,8 @@ class Fact(NamedTuple):
     value: str
     word: str = ""
     detail: str = ""
+    is_bad: bool = False
+    """True if the number reports a failure."""
 
 
 class Outcome(NamedTuple):
@@ -121,7 +123,7 @@ def head_facts(run: RunSummary, *, elapsed_ms: float | None = None) -> list[Fact
     facts = [Fact(position)] if position else []
     facts.append(_number_fact(pluralize(run.turns, "turn")))
     if run.tool_calls:
-        facts.append(_number_fact(pluralize(run.tool_calls, "call")))
+        facts.append(_calls_fact(run))
     if usage.total_tokens:
         facts.append(_number_fact(pluralize(usage.total_tokens, "token"), _cache_text(usage)))
     if run.cost_usd or run.recorded_usd:
@@ -131,6 +133,15 @@ def head_facts(run: RunSummary, *, elapsed_ms: float | None = None) -> list[Fact
     return [*facts, _number_fact(time, _REPLAY_LABELS.get(run.replayed or "", ""))]
 
 
+def _calls_fact(run: RunSummary) -> Fact:
+    """`2 calls`, or `1 of 2 calls failed`: a model may answer although no call succeeded."""
+    # The calls of a stopped run, such as a retry's, may not have run yet.
+    if run.tool_errors and run.stop_reason != "stopped":
+        calls = pluralize(run.tool_calls, "call").partition(" ")[2]
+        return Fact(f"{run.tool_errors:,} of {run.tool_calls:,}", f"{calls} failed", is_bad=True)
+    return _number_fact(pluralize(run.tool_calls, "call"))
+
+
 def _number_fact(text: str, detail: str = "") -> Fact:
     value, _, word = text.rpartition(" ")
     return Fact(value, word, f"({detail})" if detail else "")
@@ -138,7 +149,7 @@ def _number_fact(text: str, detail: str = "") -> Fact:
 
 def facts_line(run: RunSummary) -> str:
     """Numbers of the head in one line."""
-    return " · ".join(" ".join(filter(None, fact)) for fact in head_facts(run))
+    return " · ".join(" ".join(filter(None, fact[:3])) for fact in head_facts(run))
 
 
 def _cache_text(usage: Usage) -> str:

@@ -59,10 +59,18 @@ def run_row(run: RunInfo) -> RunRow:
         when=format_start(run.started_at),
         mark=status.mark,
         word=status.word,
-        prompt=prompt_line(run.prompt) or "(no prompt)",
+        prompt=typed_prompt(run) or "(no prompt)",
         model=sanitize_value(run.model),
         name=one_line(sanitize_value(run.name or ""), run_facts.NAME_CHARS),
     )
+
+
+def typed_prompt(run: RunInfo) -> str:
+    """Return the prompt on one line as the person typed it: `{{ df }} which region?`.
+
+    The rows of a batch have one template, so they show their own prompts.
+    """
+    return prompt_line(run.prompt if run.case or not run.template else run.template)
 
 
 def prompt_line(text: str, limit: int = PROMPT_CHARS) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal, NamedTuple
 
 from nbagent.contracts.errors import ErrorInfo
@@ -24,6 +25,9 @@ _ERROR_HELP: dict[str, str] = {
     "ENGINE_INTERRUPTED": "Continue with %agent resume",
     "ENGINE_ABORTED": "Continue with %agent resume",
 }
+
+_RESUME = re.compile(r"%agent resume\b(?! \S*[./@]| DOCUMENT)")
+"""Advice to resume a run, not the document of a workflow."""
 
 
 class Status(NamedTuple):
@@ -99,11 +103,18 @@ def ending_text(run: RunInfo) -> str:
     if run.error is None:
         return ""
     if status.word == "Stopped":
-        return f"■ Stopped. {_ERROR_HELP['ENGINE_ABORTED']}"
-    text = f"{'✕' if status.tone == 'bad' else status.mark} {error_text(run.error)}"
-    help_words = error_help(run.error)
+        return f"■ Stopped. {_naming(run, _ERROR_HELP['ENGINE_ABORTED'])}"
+    is_own = run.error.code.startswith("ENGINE_")  # another message may be a server's
+    message = _naming(run, error_text(run.error)) if is_own else error_text(run.error)
+    text = f"{'✕' if status.tone == 'bad' else status.mark} {message}"
+    help_words = _naming(run, error_help(run.error))
     period = "" if text.endswith((".", "!", "?")) else "."
     return f"{text}{period} {help_words}" if help_words else text
+
+
+def _naming(run: RunInfo, advice: str) -> str:
+    """Name the run in the advice to resume: alone, the command resumes the last run."""
+    return _RESUME.sub(f"%agent resume {run.id[:8]}", advice)
 
 
 def error_text(error: ErrorInfo | None) -> str:

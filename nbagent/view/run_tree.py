@@ -10,7 +10,7 @@ from nbagent.contracts.records import EngineTurn, RunRecord
 from nbagent.store.reader import RunNode
 from nbagent.view.listing import Listing
 from nbagent.view.node import Node, h
-from nbagent.view.run_rows import prompt_line
+from nbagent.view.run_rows import prompt_line, typed_prompt
 from nbagent.view.text_format import (
     format_cost,
     format_count,
@@ -93,7 +93,7 @@ def branch_line(branch: RunNode) -> str:
     how = {"continue": "continued", "resume": "resumed"}
     how |= {"fork": f"{fork.turn_id} again"} if fork else {}
     began = [f"{how[run.kind]}:"] if run.kind in how else []
-    texts = [prompt_line(text) for text in (run.prompt, run.text) if text]
+    texts = [*filter(None, (typed_prompt(run), prompt_line(run.text)))]
     ended = [] if run.stop_reason == "answered" else [f"({run.stop_reason or run.phase})"]
     if run.stop_reason == "stopped" and fork and fork.defer_calls:
         ended = ["(its tool calls have not run yet; resume runs them)"]
@@ -105,6 +105,11 @@ def tree_lines(branches: Sequence[RunNode], *, current: str | None = None) -> It
     for branch, level in _in_order(branches):
         mark = "*" if branch.run.id == current else " "
         yield f"{mark} {'  ' * level}{branch.run.id[:8]}  {branch_line(branch)}"
+
+
+def count_runs(branch: RunNode) -> int:
+    """Count the runs of a branch."""
+    return sum(1 for _ in _in_order([branch]))
 
 
 def number_answers(turns: Sequence[EngineTurn]) -> list[int]:

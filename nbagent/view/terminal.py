@@ -27,8 +27,9 @@ from nbagent.view.images import image_line
 from nbagent.view.node import Node, first_class, text_of
 from nbagent.view.printers import plain_text
 from nbagent.view.question import question_text
-from nbagent.view.run_picture import call_node, picture
+from nbagent.view.run_picture import picture
 from nbagent.view.text_format import sanitize_prose, sanitize_value
+from nbagent.view.turn_picture import call_node
 
 _ADVISING = frozenset({"nba-end", "nba-error", "nba-foot", "nba-below"})
 """Classes of the parts of a picture with advice."""

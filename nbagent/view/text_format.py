@@ -23,6 +23,9 @@ DATAFRAME_HEADER = re.compile(
 )
 """First line of `shown`'s text of a DataFrame or Series."""
 _DECIMAL = re.compile(r"-?\d{1,15}\.\d{1,40}(?:e[-+]?\d{1,3})?")
+_LINE_ENDS = re.compile(r"\s*\n\s*")
+_SUMMARY_CHARS = 200
+"""Start of an argument that a summary can show."""
 _DIGITS = 6
 _COMPACT_CHARS = 76
 """JSON up to this length stays on one line."""
@@ -189,7 +192,7 @@ def summarize_arguments(arguments: dict[str, Any] | None) -> str:
     parts: list[str] = []
     length = 0
     for name, value in arguments.items():
-        shown = summarize_value(value)
+        shown = _argument_text(value)
         shown = shown if len(shown) <= 34 else f"{shown[:32]} …"
         part = f"{one_line(sanitize_value(name), 24)}={shown}"
         if parts and length + len(part) > 72:
@@ -198,6 +201,18 @@ def summarize_arguments(arguments: dict[str, Any] | None) -> str:
         parts.append(part)
         length += len(part)
     return ", ".join(parts)
+
+
+def _argument_text(value: Any) -> str:
+    """Summarize an argument as code: numbers without commas; a mark for each line end."""
+    if type(value) is int and abs(value) < 10**15:
+        return str(value)
+    if type(value) is float and abs(value) < 10**15:
+        return f"{value:.6g}" if abs(value) < 1e6 else str(value)
+    if isinstance(value, str) and not table_shape(value):
+        start, rest = value[:_SUMMARY_CHARS], value[_SUMMARY_CHARS:]
+        return summarize_value(_LINE_ENDS.sub(" ⏎ ", start.strip("\n")) + rest)
+    return summarize_value(value)
 
 
 def format_count(number: int) -> str:

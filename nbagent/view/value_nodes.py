@@ -17,9 +17,10 @@ from nbagent.view.images import (
 )
 from nbagent.view.markdown import markdown_nodes
 from nbagent.view.node import Node, h
-from nbagent.view.run_picture import ROOT_CLASS, card_node, page, picture, summary_row, turn_node
+from nbagent.view.run_picture import ROOT_CLASS, page, picture
 from nbagent.view.run_rows import run_row, sparkline
 from nbagent.view.text_format import sanitize_prose
+from nbagent.view.turn_picture import card_node, summary_row, turn_node
 from nbagent.view.turn_request import message_nodes
 
 

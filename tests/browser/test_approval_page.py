@@ -119,12 +119,27 @@ def test_a_denial_takes_a_reason_and_enter_sends_it(page: Page) -> None:
     assert "note: x" in stage.turn(0).inner_text()
 
 
+def test_edited_code_is_allowed_in_one_step(page: Page) -> None:
+    stage = unasked(page)
+    code = PreviewPiece("code", "x = 1", "code", ("code",))
+    stage.play([asked("c1", "nb.run", {"code": "x = 1"}, pieces=(code,))])
+    expect(page.locator(".nba-armed")).to_have_count(1)
+    fold(page, "Edit…").click()
+    question(page).locator("[data-field=code]").fill("x = 2")
+    button(page, "Allow with these arguments").click()
+    edited = {"question": "C01/c1/1", "choice": "once", "fields": {"code": "x = 2"}}
+    assert answers(stage) == [edited]
+
+
 def test_an_edit_is_previewed_mended_and_taken_back(page: Page) -> None:
     stage = begin(page)
     fold(page, "Edit…").click()
     field = question(page).locator("[data-field=path]")
     field.fill("@project/b.md")
+    button(page, "Show the effect…").click()  # before the kernel has shown it: nothing is allowed
     page.wait_for_function("stub.model.sent.some((one) => one.kind === 'preview')")
+    assert answers(stage) == []
+    field.focus()
     fields = {"path": "@project/b.md", "n": "3"}
     (preview,) = stage.sent
     assert preview == {

@@ -254,7 +254,7 @@ def test_a_run_stands_in_boxes_and_tabs_of_widgets(notebook: Notebook) -> None:
     # What a click starts could not be shown there.
     buttons = notebook.output(BOX).locator(".nba-do:visible")
     seen = buttons.evaluate_all("all => all.map((one) => one.title)")
-    assert seen == ["Copy answer", "To cell"]
+    assert seen == ["Copy answer", "Copy as cell"]
 
 
 @IN_LAB

@@ -35,7 +35,7 @@ def test_a_run_is_drawn_as_it_goes(page: Page) -> None:
     stage.play(story.events[last_delta:-1])
     stage.finish()
     assert page.locator(".nba-phase").inner_text() == "Answered"
-    assert "3 turns · 3 calls · 1,284 tokens" in page.locator(".nba-facts").inner_text()
+    assert "3 turns · 1 of 3 calls failed · 1,284 tokens" in page.locator(".nba-facts").inner_text()
     assert page.locator(".nba-answer strong").all_inner_texts() == ["717,710", "291,940"]
     assert stage.failures == []
 

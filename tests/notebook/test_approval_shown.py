@@ -21,8 +21,9 @@ from nbagent.view.question import (
     read_answer,
     read_fields,
 )
-from nbagent.view.run_picture import card_node, page, picture
+from nbagent.view.run_picture import page, picture
 from nbagent.view.terminal import PlainPrinter, run_text
+from nbagent.view.turn_picture import card_node
 
 ODD = {
     "path": "a\u202eb",

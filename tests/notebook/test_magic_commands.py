@@ -21,6 +21,7 @@ from nbagent import offline
 from nbagent.notebook.complete import IDENTIFIER
 from nbagent.notebook.magics import register
 from nbagent.run import FORMATS
+from nbagent.session.frontend import Cell, frontend
 from nbagent.session.project_trust import trust_items
 from nbagent.session.stores import current_store
 from nbagent.settings.project_items import allow_item
@@ -194,17 +195,54 @@ def test_a_page_without_a_file_name_is_written_beside_the_notebook(
 
 def test_an_option_before_a_command_says_where_it_belongs(shell: MagicShell) -> None:
     said = {line: shell.refused(line).message for line in ("%agent --tools x hi", "%agent -m=a b")}
-    assert (
-        "write %%agent --tools x hi with the prompt on the next line" in said["%agent --tools x hi"]
-    )
+    assert "write %%agent --tools x, and on the next line: hi." in said["%agent --tools x hi"]
     assert "%agent takes a command first: %agent tools" in said["%agent --tools x hi"]
     assert "'-m=a' is an option of %%agent" in said["%agent -m=a b"]
+
+
+QUESTIONS = {
+    "%agent hello you": "hello you",
+    "%agent help me understand this": "help me understand this",
+    "%agent show me the data": "show me the data",
+    "%agent compare Oslo and Bergen": "compare Oslo and Bergen",
+    "%agent stop talking about cats": "stop talking about cats",
+    "%agent runs in the family": "runs in the family",
+    "%agent config the server please": "config the server please",
+    "%agent tools are nice to have": "tools are nice to have",
+    "%agent resume the work of yesterday": "resume the work of yesterday",
+    "%agent export the table to csv": "export the table to csv",
+    "%agent retry that last question": "retry that last question",
+    "%agent workflow of the team": "workflow of the team",
+    "%agent --tools notebook what is in df": "what is in df",
+    "%agent -m offline:demo how large is it?": "how large is it?",
+}
+
+
+@pytest.mark.parametrize("line", QUESTIONS)
+def test_error_offers_the_own_words_as_a_question(shell: MagicShell, line: str) -> None:
+    assert f"on the next line: {QUESTIONS[line]}" in shell.refused(line).message
+
+
+@pytest.mark.parametrize(
+    "line", ["%agent show frist", "%agent help modls", "%agent resume --max-turn 3", "%agent stpo"]
+)
+def test_error_of_a_command_offers_no_question(shell: MagicShell, line: str) -> None:
+    assert "on the next line: " not in shell.refused(line).message
+
+
+def test_help_names_the_review_of_a_batch(shell: MagicShell) -> None:
+    assert "batch.review()" in shell.said("%agent help batches")
+    assert "batch.review()" in shell.refused("%agent review").message
 
 
 def test_config_shows_the_limit_that_applies(shell: MagicShell) -> None:
     rows = [line.split() for line in shell.said("%agent config max_requests=5").splitlines()]
     found = {row[0]: row[1:] for row in rows if row}
-    assert found["max_turns"] == ["5", "configure", "(max_requests)"]
+    assert found["max_requests"] == ["5", "this", "kernel"]
+    assert "max_repeated_results" not in found  # only the changed row
+    rows = [line.split() for line in shell.said("%agent config").splitlines()]
+    found = {row[0]: row[1:] for row in rows if row}
+    assert found["max_turns"] == ["5", "this", "kernel", "(max_requests)"]
     assert found["max_repeated_results"] == ["6", "default"]
     shell.cell("%agent config max_requests=")
 
@@ -246,13 +284,15 @@ def test_config_sets_shows_and_takes_back(shell: MagicShell) -> None:
     model = offline.script(["Hello."])
     printed = shell.said(f"%agent config model={model.model_id} system='Be brief.' temperature=0.5")
     row = next(line for line in printed.splitlines() if line.startswith("temperature"))
-    assert row.split() == ["temperature", "0.5", "configure"]
+    assert row.split() == ["temperature", "0.5", "this", "kernel"]
     shell.agent("--temperature 1")
     assert (model.requests[0].system_prompt, model.requests[0].temperature) == ("Be brief.", 1)
     printed = shell.said("%agent config model= temperature=")
     rows = {line.split()[0]: line for line in printed.splitlines() if line}
     assert rows["model"].split()[1:] == ["not", "set", "default"]
-    assert rows["system"].endswith("configure")
+    assert {"model", "temperature"} <= {*rows}
+    assert "system" not in rows
+    assert "'Be brief.'  this kernel" in shell.said("%agent config")
 
 
 def test_project_that_chooses_is_said_in_the_cell_and_in_the_settings(
@@ -563,3 +603,43 @@ def test_workflow_shows_a_package_or_all_that_is_wrong_with_it(
     assert error.message == f"story cannot be used: it has {len(listed)} problems, listed above"
     assert "nothere" in str(shell.refused("%agent workflow nothere"))
     assert "takes no options" in str(shell.refused("%agent workflow story --raw"))
+
+
+# The first hour
+
+
+def test_lists_show_the_prompt_as_it_was_typed(shell: MagicShell) -> None:
+    shell.cell("import pandas as pd", "df = pd.DataFrame({'n': [1, 2]})")
+    shell.agent("-m offline:demo --quiet", "{{ df }} which n is larger?")
+    for command in ("%agent runs", "%agent history", "%agent tree"):
+        assert "{{ df }} which n is larger?" in shell.said(command), command
+    assert "DataFrame: 2 rows" in shell.said("%agent show last")
+
+
+def test_why_no_model_answers_is_said_once_in_a_kernel(shell: MagicShell) -> None:
+    first, second = (shell.said("%%agent", "Hello?") for _ in range(2))
+    assert "no key and no local server was found" in first
+    assert "no key and no local server was found" not in second
+    assert "offline:demo answers by rules, not by a model" in second
+
+
+def test_the_tree_shows_this_notebook_and_the_others_by_a_word(
+    shell: MagicShell, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("mine", "other"):
+        monkeypatch.setattr(
+            frontend(), "cell", lambda name=name: Cell(notebook=str(tmp_path / f"{name}.ipynb"))
+        )
+        shell.agent("-m offline:demo --quiet", f"Hello from {name}?")
+    shown, whole = shell.said("%agent tree"), shell.said("%agent tree all")
+    assert "Hello from other?" in shown
+    assert "Hello from mine?" not in shown
+    assert "1 run of other notebooks: %agent tree all" in shown
+    assert "Hello from mine?" in whole
+    assert "Hello from other?" in whole
+
+
+def test_a_notebook_without_records_is_named(shell: MagicShell, tmp_path: Path) -> None:
+    (tmp_path / "new.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4}')
+    with pytest.warns(UserWarning, match=r"new\.ipynb has no saved runs: save the notebook first"):
+        nbagent.read_notebook(tmp_path / "new.ipynb")

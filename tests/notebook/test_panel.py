@@ -284,8 +284,15 @@ def test_models_packages_and_runs_are_listed_and_found(stage: Stage) -> None:
     stage.say("export", value="md", run=second.id, page="p")
     until(lambda: stage.wire.of("file"))
     assert "And of Bergen?" in stage.wire.of("file")[-1]["text"]
-    stage.say("export", value="md", run="nosuch")
+    stage.say("export", value="md", run="")
     until(lambda: "nothing to export" in stage.state["error"])
+    stage.say("export", value="md", run=second.id, page="p")
+    until(lambda: not stage.state["error"])
+    # The page still shows this run, while the kernel has a new conversation.
+    stage.say("new")
+    until(lambda: not stage.state["totals"])
+    stage.say("export", value="md", run=second.id, page="p")
+    until(lambda: len(stage.wire.of("file")) == 3)
 
 
 def test_open_lists_are_asked_for_again_when_a_run_ends_or_is_deleted(stage: Stage) -> None:
@@ -378,7 +385,8 @@ def test_a_prompt_that_cannot_be_asked_comes_back(stage: Stage) -> None:
 
 def test_the_field_template_sends_a_prompt_as_typed(stage: Stage) -> None:
     stage.ask("{{ user | shout }}")
-    assert "in the panel: “off” in the field “Template”" in stage.state["error"]
+    assert "choose “off” in the field “Template”" in stage.state["error"]
+    assert "--no-template" not in stage.state["error"]
     assert any("no name is in the braces" in text for text in stage.run("x^{{2}}").notices)
     stage.set("template", "off")
     run = stage.run("{{ user | shout }}")

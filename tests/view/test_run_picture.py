@@ -544,7 +544,8 @@ def forms_html(story: Story) -> str:
 
 def test_the_plain_text_is_what_a_person_reads_in_a_terminal() -> None:
     assert run_text(drawn("offline:demo").run).splitlines() == [
-        "✓ Answered · offline:demo · 3 turns · 3 calls · 1,284 tokens (912 cached) · $0.0004"
+        "✓ Answered · offline:demo · 3 turns · 1 of 3 calls failed · 1,284 tokens (912 cached)"
+        " · $0.0004"
         " · 2.8 s",
         "offline:demo answers by rules, not by a model",
         "> Which is larger?",
@@ -626,3 +627,83 @@ def test_what_is_not_what_it_is_called_or_would_fill_the_memory_is_no_picture() 
     for form in ("PNG", "JPEG", "GIF", "WEBP"):
         part = ImagePart(media_type=f"image/{form.lower()}", data=_image(form), alt="red")
         assert "red · 24 × 12 px, 1 kB" in "".join(map(html, drawn_images([part])[0]))
+
+
+# The first hour
+
+FINAL = {
+    "texts": ({"answer": ["Oslo", "Bergen"]}, ["Oslo", "Bergen"], "<li>Oslo</li>"),
+    "a number": ({"answer": 41}, ["41"], "<p>41</p>"),
+    "fields": ({"name": "Oslo", "population": 717_710}, ["name        Oslo"], "<th>name</th>"),
+    "a list of objects": (
+        {"answer": [{"city": "Oslo", "n": 1}, {"city": "Bergen", "n": 2}]},
+        ["city    n", "Bergen  2"],
+        "<th>city</th>",
+    ),
+    "nested": ({"answer": {"a": {"b": [1, 2]}}}, ['{"a": {"b": [1, 2]}}'], "<pre>"),
+    "hostile": ({"answer": ["<img src=x>"]}, ["<img src=x>"], "&lt;img src=x&gt;"),
+    "nothing": ({"answer": []}, ["[]"], "<pre>[]</pre>"),
+}
+
+
+@pytest.mark.parametrize(("args", "lines", "part"), FINAL.values(), ids=FINAL)
+def test_a_typed_answer_has_a_block_of_its_own(
+    args: dict[str, Any], lines: list[str], part: str
+) -> None:
+    run = Story().turn("", tool_run("c1", "final_answer", args, "accepted")).end().run
+    answer = html(picture(run)).partition('class="nba-answer"')[2]
+    assert part in re.sub(r' (class|style)="[^"]*"', "", answer)
+    below = run_text(run).partition("turn C01")[2]
+    for shown in lines:
+        assert shown in below
+
+
+def test_the_head_counts_the_calls_that_failed() -> None:
+    failed = tool_run("c1", "area", {"city": "x"}, ErrorInfo("E_TOOL_FAILED", "no area"))
+    run = Story().turn("", failed).turn("I do not know.").end().run
+    assert "✓ Answered" in run_text(run)
+    assert "1 of 1 call failed" in run_text(run).splitlines()[0]
+    assert '<b class="nba-err">1 of 1 call failed</b>' in html(picture(run))
+    # The calls of a stopped run may wait for its continuation.
+    stopped = run.model_copy(update={"stop_reason": "stopped", "phase": "WaitingUser"})
+    assert "call failed" not in run_text(stopped)
+
+
+def test_a_stopped_run_is_named_in_the_advice_to_resume_it() -> None:
+    run = Story().turn("so far").end(**ENDS["Stopped"][1]).run
+    assert f"%agent resume {run.id[:8]}" in run_text(run)
+    assert f"%agent resume {run.id[:8]}" in html(picture(run))
+
+
+FRAME = "DataFrame: 30 rows × 2 columns\n| day | n |\n| --- | --- |\n"
+
+
+def test_a_long_dataframe_of_the_prompt_is_folded_and_its_midnights_are_dates() -> None:
+    rows = "".join(f"| 2024-01-{n:02}T00:00:00 | {n} |\n" for n in range(1, 31))
+    folded = html(picture(Story(prompt=f"{FRAME}{rows}Which day?").turn("One.").end().run))
+    assert re.search(r"<details class=\"nba-frame\"[^>]*>\s*<summary", folded)
+    assert "2024-01-05<" in folded
+    assert "T00:00:00" not in folded
+    few = html(picture(Story(prompt=f"{FRAME}{rows[:90]}Which day?").turn("One.").end().run))
+    assert "nba-frame" not in few
+    timed = f"{FRAME}| 2024-01-01T00:00:00 | 1 |\n| 2024-01-01T06:30:00 | 2 |\nWhich?"
+    assert "2024-01-01T00:00:00" in html(picture(Story(prompt=timed).turn("One.").end().run))
+
+
+def test_arguments_are_shown_as_code_and_code_by_lines() -> None:
+    args = {"product": "Tea", "year": 2020, "share": 12345.5, "code": "x = 1\nprint(x)\n"}
+    run = Story().turn("", tool_run("c1", "nb.run", args, 1)).turn("Done.").end().run
+    for form in forms(run):
+        assert 'product="Tea", year=2020, share=12345.5, code="x = 1 ⏎ print(x)"' in form
+    assert '<pre>product: "Tea"\nyear: 2020\nshare: 12345.5\ncode:\nx = 1\nprint(x)' in re.sub(
+        r' (class|style)="[^"]*"', "", html(picture(run))
+    ).replace("&quot;", '"')
+
+
+def test_a_turn_has_a_short_repr() -> None:
+    run = Story().turn("", tool_run("c1", "area", {"city": "x"}, 1)).turn("Done.").end().run
+    assert re.fullmatch(
+        r"\(<EngineTurn C01: calls area, \d+ tokens>, "
+        r"<EngineTurn C02: text of 5 characters, \d+ tokens>\)",
+        repr(run.turns),
+    )

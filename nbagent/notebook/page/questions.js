@@ -4,6 +4,9 @@
 const ARMED_MS = 300;
 // A preview asks the kernel to prepare the call again, so not at each key.
 const PREVIEW_MS = 300;
+// The button of an edit: the effect is shown before it can be allowed.
+const ALLOW_EDITED = "Allow with these arguments";
+const SHOW_EFFECT = "Show the effect…";
 /** @type {Record<string, string>} */
 const SENT = { once: "Allowed once", session: "Allowed for the session", deny: "Denied" };
 
@@ -48,6 +51,9 @@ function createQuestions(root, send, onClosed) {
     const ask = form.closest("[data-question]");
     const [run, { question }] = [runOf(ask), ask.dataset];
     clearTimeout(typing);
+    // A host may have to show what the edited call would do, before the person can allow it.
+    const button = form.querySelector('[data-do="once"]');
+    if (form.open && ask.matches(".nba-effect")) button.textContent = SHOW_EFFECT;
     typing = setTimeout(
       () => send({ kind: "preview", run, question, fields: fieldsOf(form) }), PREVIEW_MS);
   }
@@ -58,6 +64,10 @@ function createQuestions(root, send, onClosed) {
     if (!ask?.matches(".nba-armed:not(.nba-sent)")) return;
     const choice = button.dataset.do;
     const form = button.closest(".nba-edit, .nba-deny");
+    if (button.textContent === SHOW_EFFECT) {
+      preview(form);
+      return;
+    }
     const message = { run: runOf(ask), question: ask.dataset.question, choice };
     const fields = form && fieldsOf(form);
     if (choice === "deny") send({ kind: "answer", ...message, reason: fields?.reason ?? "" });
@@ -107,6 +117,9 @@ function createQuestions(root, send, onClosed) {
       }
       setTimeout(() => ask.classList.add("nba-armed"), ARMED_MS);
     }
+    const edit = fresh.matches(".nba-pieces") && fresh.closest("[data-question]");
+    const button = edit && edit.querySelector('.nba-edit [data-do="once"]');
+    if (button) button.textContent = ALLOW_EDITED;
     // The kernel rejected an answer and gives the reason: enable the question again.
     const ask = fresh.matches(".nba-said:not(:empty)") && fresh.closest("[data-question]");
     if (!ask) return;
