@@ -36,8 +36,10 @@ def checked(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
     Kernels import only packages that the README's first command installs.
     """
+    # In one process: a worker would not import pytest, which the README's command does not install.
+    options = ("--nbval", "-n", "0", "-p", "no:cacheprovider")
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "--nbval", "-p", "no:cacheprovider", *arguments],
+        [sys.executable, "-m", "pytest", *options, *arguments],
         cwd=ROOT,
         env=clean_environment(home, **hide_other_packages(home)),
         capture_output=True,
@@ -56,7 +58,7 @@ def check(home: Path, *arguments: str) -> None:
 @pytest.fixture(scope="module")
 def checked_notebooks(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The report of nbval on all notebooks, checked in one process."""
-    done = checked(tmp_path_factory.mktemp("home"), "notebooks", "-n", "0", "-v")
+    done = checked(tmp_path_factory.mktemp("home"), "notebooks", "-v")
     return f"{done.stdout}\n{done.stderr}"
 
 
