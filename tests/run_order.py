@@ -51,7 +51,8 @@ class TimedFirst(LoadFileScheduling):
         self._left.discard(self.registered_collections[node][item_index])
         super().mark_test_complete(node, item_index, duration)
         if not self._left:
-            for other in self.registered_collections:  # a new process may be still collecting
+            # Not a process that died, nor a new one that is still collecting.
+            for other in self.assigned_work.keys() & self.registered_collections.keys():
                 if not self.assigned_work[other]:
                     self._reschedule(other)
 
