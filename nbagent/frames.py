@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import warnings
 import weakref
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -149,7 +148,9 @@ class SavedNotebook(History):
         return _SavedRun(self._saved.load(self._saved.find(ref)), self._saved)
 
     def __repr__(self) -> str:
-        return f"<SavedNotebook {self.path.name}, runs: {self._saved.counts('runs')['runs']}>"
+        n = self._saved.counts("runs")["runs"]
+        hint = "" if n else "; save the notebook first: its runs are written with it"
+        return f"<SavedNotebook {self.path.name}, runs: {n}{hint}>"
 
 
 class _SavedRun(Run):
@@ -197,12 +198,6 @@ def read_notebook(
             stores = [store_at(store)] if store else own_stores_for(file)
             records |= _stored_records(ids, stores)
         in_order = sorted(records.values(), key=lambda record: record.started_at)
-        if not in_order:
-            warnings.warn(
-                f"{file.name} has no saved runs: save the notebook first, its runs are written "
-                "with it; nbagent.runs() reads those of the store",
-                stacklevel=2,
-            )
         return SavedNotebook(file, in_order)
     except (OSError, *CORRUPT_ROW) as error:
         reason = describe_error(error).partition("\n")[0]

@@ -295,11 +295,23 @@ class Run:
             raise
         return self
 
-    def raise_for_error(self) -> Run:
-        """Raise the run's error, of the class of its code; return the run if it did not fail."""
+    def raise_for_error(self, *, calls: bool = False) -> Run:
+        """Raise the run's error, of the class of its code; return the run if it did not fail.
+
+        Args:
+            calls: True also raises if a tool call failed or was denied, although the model
+                answered. A job, such as one of papermill, then fails at this cell.
+        """
         record = self.record
         if record.phase == "Failed":
             raise error_from_info(record.error or ErrorInfo("UNKNOWN", "the run failed"))
+        tool_runs = [tool for turn in record.turns for tool in turn.tool_runs]
+        failed = [tool for tool in tool_runs if tool.result and not tool.result.ok]
+        error = failed[0].result.error if calls and failed and failed[0].result else None
+        if error is not None:
+            count = f"{len(failed)} of {pluralize(len(tool_runs), 'call')} failed"
+            message = f"{count}; the first was {failed[0].tool_name}: {error.message}"
+            raise error_from_info(replace(error, message=message))
         return self
 
     def resume(

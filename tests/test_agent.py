@@ -268,3 +268,17 @@ def test_an_error_inside_a_property_is_not_taken_for_a_missing_name(
     run = nbagent.Agent(model=script(["One."])).run("Go.")
     with pytest.raises(AttributeError, match="the reason"):
         _ = run.answer
+
+
+def test_failed_calls_fail_a_job_on_request() -> None:
+    def area(city: str) -> float:
+        "Area of a city."
+        raise ValueError("no such city")
+
+    model = script([call("area", city="x"), "I do not know."])
+    run = nbagent.Agent(model, tools=[area]).run("How large?", quiet=True)
+    assert run.raise_for_error() is run
+    with pytest.raises(ToolError, match=r"1 of 1 call failed; the first was area: .*no such city"):
+        run.raise_for_error(calls=True)
+    done = nbagent.Agent(script(["Hello."])).run("Hi", quiet=True)
+    assert done.raise_for_error(calls=True) is done

@@ -337,3 +337,15 @@ def test_all_fits_in_a_narrow_page_and_has_contrast(
     assert root.evaluate(OVERFLOWS, ["*", "option"]) == []
     texts = root.evaluate(CONTRAST)["texts"]
     assert {name: ratio for name, ratio in texts.items() if ratio < 4.5} == {}
+
+
+def test_the_buttons_of_the_head_stay_on_one_line_at_700(stage: PanelPage) -> None:
+    stage.page.set_viewport_size({"width": 700, "height": 900})
+    totals = "12 runs · 34 turns · 1,234,567 tokens · $12.3456 · 12 min 34 s"
+    head = stage.open(totals=totals).locator(".nba-panel-head")
+    tops = head.locator("button").evaluate_all(
+        "nodes => nodes.map((node) => Math.round(node.getBoundingClientRect().top))"
+    )
+    assert len(tops) == 4
+    assert len({*tops}) == 1
+    assert totals in head.inner_text()

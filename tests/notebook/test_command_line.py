@@ -186,7 +186,7 @@ def test_interrupted_write_leaves_the_old_file(
 def test_module_runs_in_a_shell(saved: Path) -> None:
     command = [sys.executable, "-m", "nbagent", "strip", saved.name]
     done = subprocess.run(command, cwd=saved.parent, capture_output=True, text=True, check=True)
-    assert done.stdout == "saved.ipynb: dropped the records of 1 output; the pictures are kept\n"
+    assert done.stdout == "saved.ipynb: dropped the records of 1 output; the views stay\n"
 
 
 RECORDED = {

@@ -641,5 +641,5 @@ def test_the_tree_shows_this_notebook_and_the_others_by_a_word(
 
 def test_a_notebook_without_records_is_named(shell: MagicShell, tmp_path: Path) -> None:
     (tmp_path / "new.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4}')
-    with pytest.warns(UserWarning, match=r"new\.ipynb has no saved runs: save the notebook first"):
-        nbagent.read_notebook(tmp_path / "new.ipynb")
+    shown = repr(nbagent.read_notebook(tmp_path / "new.ipynb"))
+    assert shown.startswith("<SavedNotebook new.ipynb, runs: 0; save the notebook first")

@@ -675,18 +675,18 @@ def test_a_stopped_run_is_named_in_the_advice_to_resume_it() -> None:
     assert f"%agent resume {run.id[:8]}" in html(picture(run))
 
 
-FRAME_HEAD = "DataFrame: 30 rows × 2 columns\n| day | n |\n| --- | --- |\n"
+DAYS = "DataFrame: 30 rows × 2 columns\n| day | n |\n| --- | --- |\n"
 
 
 def test_a_long_dataframe_of_the_prompt_is_folded_and_its_midnights_are_dates() -> None:
     rows = "".join(f"| 2024-01-{n:02}T00:00:00 | {n} |\n" for n in range(1, 31))
-    folded = html(picture(Story(prompt=f"{FRAME_HEAD}{rows}Which day?").turn("One.").end().run))
+    folded = html(picture(Story(prompt=f"{DAYS}{rows}Which day?").turn("One.").end().run))
     assert re.search(r"<details class=\"nba-frame\"[^>]*>\s*<summary", folded)
     assert "2024-01-05<" in folded
     assert "T00:00:00" not in folded
-    few = html(picture(Story(prompt=f"{FRAME_HEAD}{rows[:90]}Which day?").turn("One.").end().run))
+    few = html(picture(Story(prompt=f"{DAYS}{rows[:90]}Which day?").turn("One.").end().run))
     assert "nba-frame" not in few
-    timed = f"{FRAME_HEAD}| 2024-01-01T00:00:00 | 1 |\n| 2024-01-01T06:30:00 | 2 |\nWhich?"
+    timed = f"{DAYS}| 2024-01-01T00:00:00 | 1 |\n| 2024-01-01T06:30:00 | 2 |\nWhich?"
     assert "2024-01-01T00:00:00" in html(picture(Story(prompt=timed).turn("One.").end().run))
 
 
