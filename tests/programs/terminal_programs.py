@@ -122,6 +122,20 @@ class Terminal:
         self._child.close(force=True)
 
 
+class Euporie(Terminal):
+    """The console of euporie. It writes what has changed of its screen: of a prompt its number."""
+
+    @contextmanager
+    def cell(self, code: str) -> Generator[None]:
+        """Run a cell, and wait until it has printed that it is over."""
+        self._n_cells += 1
+        if self._n_cells == 1:
+            self.wait_for(r"In \[1\]:")
+        self.run(f"{code}; print('end of', {self._n_cells})")
+        yield
+        self.wait_for(f"end of {self._n_cells}")
+
+
 class QtWindow(Terminal):
     """A window of qtconsole, without a screen. Its text is read from its widget."""
 
