@@ -131,9 +131,13 @@ class Euporie(Terminal):
         self._n_cells += 1
         if self._n_cells == 1:
             self.wait_for(r"In \[1\]:")
+        begin = self._position
         self.run(f"{code}; print('end of', {self._n_cells})")
         yield
+        end, self._position = self._position, begin
         self.wait_for(f"end of {self._n_cells}")
+        # An answer is shown after what its cell prints.
+        self._position = max(end, self._position)
 
 
 class QtWindow(Terminal):
