@@ -1,7 +1,8 @@
 """The table of front ends: what each program can do. `python tests/front_ends.py` prints it
 as the README has it.
 
-Each yes is shown by a test that bears `@shows(program, *columns)`; `test_table_of_programs.py` compares.
+Each yes is shown by a test that bears `@shows(program, *columns)`; `test_table_of_programs.py`
+compares.
 """
 
 from __future__ import annotations

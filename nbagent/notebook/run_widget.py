@@ -250,7 +250,7 @@ class RunOutput(LiveOutput):
         self._saved, self._unsaved = _FIRST_SAVE_CHARS, 0
         """Characters of the last saved picture, and of the ops sent since."""
         self._was_asking = False
-        # Where updates are not applied, the first picture would say for ever that the run is running.
+        # Where no update is applied the first picture stays, so it does not say "Running".
         first = self._started_html() if self.display.may_be_unseen else self._saved_html()
         self._show(first)
 
