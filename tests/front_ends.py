@@ -1,7 +1,8 @@
 """The table of front ends: what each program can do. `python tests/front_ends.py` prints it
 as the README has it.
 
-Each yes is shown by a test that bears `@shows(program, *columns)`; `test_front_ends.py` compares.
+Each yes is shown by a test that bears `@shows(program, *columns)`; `test_table_of_programs.py`
+compares.
 """
 
 from __future__ import annotations
@@ -21,9 +22,14 @@ TABLE: dict[str, tuple[str, ...]] = {
     "IPython in a terminal": ("–", "yes", "yes", "yes", "–", "–"),
     "jupyter console": ("–", "yes", "yes", "yes", "–", "–"),
     "qtconsole": ("–", "yes", "yes", "yes", "–", "–"),
-    "euporie console": ("–", "no", "no", "no", "–", "–"),
-    "jupyter-server-nbmodel": ("–", "not tried", "not tried", "yes", "yes", "yes"),
-    "jupyter-collaboration": ("–", *("not tried",) * 5),
+    "euporie console": ("–", "yes", "yes", "yes", "–", "–"),
+    "jupyter-server-nbmodel": ("–", "no: outputs come at the end", "yes", "yes", "yes", "yes"),
+    "jupyter-collaboration 5: the tab that ran the cell": ("–", *("yes",) * 5),
+    "jupyter-collaboration 5: a second tab": ("–", *("once trusted",) * 3, "yes", "yes"),
+    "jupyter-collaboration 5: reloaded in mid-run": (
+        *("–", "yes", "yes", "not tried", "names the run, `%agent show` shows it"),
+        "its id; `%agent show` saves it",
+    ),
     "voila: cell": ("yes", "no: the page comes at the end", "–", "–", "yes", "–"),
     "voila: panel": ("–", "yes", "yes", "–", "–", "–"),
     "jupytext": ("–", "–", "–", "–", "yes", "yes, in the paired .ipynb"),

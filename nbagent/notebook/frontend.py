@@ -102,7 +102,7 @@ class NotebookFrontend(Frontend):
     def input_prompt(self) -> InputPrompt | None:
         if not kernel.in_kernel():
             return super().input_prompt()
-        return ask_by_input if kernel.allow_stdin() else None
+        return partial(ask_by_input, in_prompt=True) if kernel.allow_stdin() else None
 
     def pump(self) -> Pump | None:
         return comms.pump()

@@ -103,7 +103,9 @@ class LiveOutput:
             text: the same in one line.
             metadata: of the output.
         """
-        model = comm_id(self.widget)
+        if self.output.is_shown and not self.display.may_update:
+            return
+        model = "" if self.display.shows_no_widgets else comm_id(self.widget)
         show_live = partial(self.output.show_live, model, html=html, text=text, metadata=metadata)
         self.output.context.copy().run(show_live)
 

@@ -133,18 +133,20 @@ class Output:
         """Show a widget that holds all pictures.
 
         Args:
-            model_id: the widget's model.
+            model_id: the widget's model; empty for a front end that shows no widgets.
             html: the present picture, for a file that is saved now and a page without widgets.
             text: the same in one line.
             metadata: of the output; see `running_metadata`.
         """
         # 2.0 is the version of the MIME type, not of a package.
         view = {"version_major": 2, "version_minor": 0, "model_id": model_id}
-        self._display({_WIDGET: view, "text/html": html, "text/plain": text}, metadata)
+        widget = {_WIDGET: view} if model_id else {}
+        self._display({**widget, "text/html": html, "text/plain": text}, metadata)
 
-    def move_below(self) -> None:
+    def move_below(self, *, may_update: bool) -> None:
         """Show the output from now on in a new display, below what the cell has shown."""
-        self._display({"text/plain": MOVED})  # for a front end that applies updates after all
+        if may_update:
+            self._display({"text/plain": MOVED})  # for a front end that applies updates after all
         self._display_id = f"nbagent-{self.id}-below"
         self._is_shown = False
 
@@ -243,6 +245,11 @@ def note_tab(tab: str) -> None:
     _loaded_tabs.setdefault(tab, latest)
     while len(_loaded_tabs) > _MAX_TABS:
         del _loaded_tabs[next(iter(_loaded_tabs))]
+
+
+def has_tabs() -> bool:
+    """True if a browser tab has loaded the buttons."""
+    return bool(_loaded_tabs)
 
 
 def forget_tabs() -> None:

@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from nbagent.notebook import comms, kernel
-from nbagent.notebook.outputs import Output
+from nbagent.notebook.outputs import Output, has_tabs
 from nbagent.session.approval import BUTTONS_READY_S
 
 PAGE_WAIT_S = BUTTONS_READY_S
@@ -80,6 +81,8 @@ class FinalDisplay:
         self.settled = threading.Event()
         """Set when the end has reached the front end, or nothing more can be done."""
         self._pages: set[int | str] = set()
+        self._is_redrawn = False
+        """True if a page showed the view a second time: after a reload, in another tab, or anew."""
         self._show: Callable[[], object] | None = None
         self._on_unseen: Callable[[], object] | None = None
         self._updated_at: float | None = None
@@ -90,6 +93,16 @@ class FinalDisplay:
     def may_be_unseen(self) -> bool:
         """True if it is not proved that the front end shows views and applies updates."""
         return self._proof.applies_updates is not True
+
+    @property
+    def may_update(self) -> bool:
+        """True if an update of the display does no harm: it ends euporie's reading of outputs."""
+        return self.has_page or self._proof.applies_updates is True or has_tabs()
+
+    @property
+    def shows_no_widgets(self) -> bool:
+        """True if an earlier view was not shown, and no page has loaded our module at all."""
+        return self._proof.shows_views is False and not has_tabs()
 
     @property
     def is_ended(self) -> bool:
@@ -125,6 +138,7 @@ class FinalDisplay:
 
     def page_ready(self, page: int | str) -> None:
         """Note that a page shows the view. Any thread."""
+        self._is_redrawn = self.has_page
         self._pages.add(page)
         self.has_page = self._proof.shows_views = True
         self._call_soon(self._decide)
@@ -178,8 +192,9 @@ class FinalDisplay:
             self.settle()
             return
         self._loop.call_later(APPLY_WAIT_S, self._not_applied)
-        if self._proof.applies_updates:
-            # It was proved before, so no cell waits for it again.
+        if self._proof.applies_updates and not self._is_redrawn:
+            # It was proved before, so no cell waits for it again. A page that has drawn its outputs
+            # anew, such as when another tab trusts a shared notebook, applies no more updates.
             self.settled.set()
 
     def _not_applied(self) -> None:
@@ -190,7 +205,7 @@ class FinalDisplay:
     def _show_below(self) -> None:
         """Show the end in a display of its own, for a front end that applies no updates."""
         self.is_below = True
-        self._in_cell(self._output.move_below)
+        self._in_cell(partial(self._output.move_below, may_update=self.may_update))
         self._show_now()
         self.settle()
 

@@ -251,7 +251,9 @@ class RunOutput(LiveOutput):
         self._saved, self._unsaved = _FIRST_SAVE_CHARS, 0
         """Characters of the last saved picture, and of the ops sent since."""
         self._was_asking = False
-        self._show(self._saved_html())
+        # Where no update is applied the first picture stays, so it does not say "Running".
+        first = self._started_html() if self.display.may_be_unseen else self._saved_html()
+        self._show(first)
 
     @property
     def can_answer(self) -> bool:
@@ -264,6 +266,7 @@ class RunOutput(LiveOutput):
         if self._lines is not None:
             if self.display.has_page:
                 self._drop_lines()
+                self._save()
             else:
                 self._lines.handle(event)
         self._live.handle(event)
@@ -303,6 +306,10 @@ class RunOutput(LiveOutput):
         if len(made) > more_than:
             self._saved = len(made)
             self._show(made)
+
+    def _started_html(self) -> str:
+        short = self._run_id[:8]
+        return page(h("div", "nba-note", f"run {short} has started; %agent show {short} shows it"))
 
     def _saved_html(self) -> str:
         return page(h("div", "", *self.output.nodes(self.above), self._live.saved_picture()))

@@ -322,16 +322,25 @@ def _in_line(name: str) -> str:
     return name.replace("\n", "⟦U+000A⟧")
 
 
-def ask_by_input(question: Question) -> PersonAnswer:
-    """Ask by `input()`: print the whole question and read the answer.
+def ask_by_input(question: Question, *, in_prompt: bool = False) -> PersonAnswer:
+    """Ask by `input()`: show the whole question and read the answer.
+
+    Args:
+        question: the question.
+        in_prompt: show it as a part of the prompt; a server that executes cells shows what they
+            print only after their end.
 
     Raises:
         EOFError: there is no standard input.
         KeyboardInterrupt: the person stops the run.
     """
     # Streamed text may have left its line open.
-    print(f"\n{question_text(question)}", flush=True)
+    asked = f"\n{question_text(question)}"
     prompt = _PROMPT if question.scope else _PROMPT.replace(" for the [s]ession,", "")
+    if in_prompt:
+        prompt = f"{asked}\n{prompt}"
+    else:
+        print(asked, flush=True)
     while True:
         word = input(prompt).strip().lower()
         if word in ("y", "yes"):

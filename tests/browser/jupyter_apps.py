@@ -68,6 +68,8 @@ window.nbt = {
     const open = [...window.jupyterapp.shell.widgets("main")];
     return open.find((w) => w.content?.widgets && w.sessionContext) ?? null;
   },
+  // A shared document has the name of its drive before the path.
+  path() { return this.current().context.path.replace(/^RTC:/, ""); },
   cells() { return this.current().content.widgets.filter((c) => c.model.type === "code"); },
   busy(n) {
     const prompt = this.cells()[n].node.querySelector(".jp-InputPrompt");
@@ -166,11 +168,20 @@ class Server:
     Args:
         kernels: kernel names, and the Python executables whose ipykernel they start.
         delay_ms: of each piece of `offline:demo`; None is as slow as for a person.
+        python: of an environment whose server it is; that one may have JupyterLab only.
     """
 
     def __init__(
-        self, kernels: dict[str, str] | None = None, *, delay_ms: float | None = 0
+        self,
+        kernels: dict[str, str] | None = None,
+        *,
+        delay_ms: float | None = 0,
+        python: Path | None = None,
     ) -> None:
+        # Notebook's server carries JupyterLab too.
+        self._program = [sys.executable, "-m", "notebook"]
+        if python is not None:
+            self._program = [str(python), "-m", "jupyterlab"]
         self._home = Path(tempfile.mkdtemp(prefix="nbagent-jupyter-"))
         self.folder = self._home / "notebooks"
         self.folder.mkdir()
@@ -191,8 +202,8 @@ class Server:
             config = self._home / "config_dir" / file
             config.parent.mkdir(parents=True)
             config.write_text(json.dumps(values))
-        for name, python in (kernels or {}).items():
-            self._add_kernel(name, python)
+        for name, executable in (kernels or {}).items():
+            self._add_kernel(name, executable)
         self._log = (self._home / "server.log").open("wb")
         self._environ = environ
         self._context: BrowserContext | None = None
@@ -269,11 +280,11 @@ class Server:
             "ServerApp.allow_root": True,
             "ServerApp.root_dir": self.folder,
             "IdentityProvider.token": "",
+            "SQLiteYStore.db_path": self._home / "shared.db",
             "LabApp.expose_app_in_browser": True,
             "JupyterNotebookApp.expose_app_in_browser": True,
         }
-        # Notebook's server carries JupyterLab too.
-        command = [sys.executable, "-m", "notebook", "--no-browser"]
+        command = [*self._program, "--no-browser"]
         command += [f"--{name}={value}" for name, value in options.items()]
         return subprocess.Popen(
             command,
@@ -368,7 +379,7 @@ class Notebook:
 
     def _wait_until_there(self, *, kernel: bool = True) -> Notebook:
         self.page.wait_for_function(
-            "path => nbt.current()?.context.isReady && nbt.current().context.path === path &&"
+            "path => nbt.current()?.context.isReady && nbt.path() === path &&"
             " nbt.current().content.widgets.length",
             arg=self.name,
         )
@@ -493,9 +504,11 @@ def opened(
     kernel: bool = True,
     dark: bool = False,
     size: tuple[int, int] = (1280, 1000),
+    profile: BrowserContext | None = None,
 ) -> Generator[Notebook]:
-    """A notebook in a page of its own; its kernel is ended with it."""
-    page = server.context(browser).new_page()
+    """A notebook in a page of its own, and of another person's `profile`; its kernel is ended
+    with it."""
+    page = (server.context(browser) if profile is None else profile).new_page()
     page.set_viewport_size({"width": size[0], "height": size[1]})
     page.emulate_media(color_scheme="dark" if dark else "light", reduced_motion="reduce")
     notebook = Notebook(page, server, name, app)

@@ -122,6 +122,24 @@ class Terminal:
         self._child.close(force=True)
 
 
+class Euporie(Terminal):
+    """The console of euporie. It writes what has changed of its screen: of a prompt its number."""
+
+    @contextmanager
+    def cell(self, code: str) -> Generator[None]:
+        """Run a cell, and wait until it has printed that it is over."""
+        self._n_cells += 1
+        if self._n_cells == 1:
+            self.wait_for(r"In \[1\]:")
+        begin = self._position
+        self.run(f"{code}; print('end of', {self._n_cells})")
+        yield
+        end, self._position = self._position, begin
+        self.wait_for(f"end of {self._n_cells}")
+        # An answer is shown after what its cell prints.
+        self._position = max(end, self._position)
+
+
 class QtWindow(Terminal):
     """A window of qtconsole, without a screen. Its text is read from its widget."""
 

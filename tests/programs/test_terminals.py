@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from environments import MakeEnvironment
 from front_ends import shows
-from terminal_programs import QtWindow, Terminal, agent_cell
+from terminal_programs import Euporie, QtWindow, Terminal, agent_cell
 
 Start = Callable[[str], Terminal]
 ANSWERED = r"Answered · .*2 turns"
@@ -19,11 +19,20 @@ def in_terminal(*command: str, term: str = "dumb") -> Callable[[MakeEnvironment]
     return lambda make: Terminal(make("ipykernel", command[0]), *command, TERM=term)
 
 
+def euporie(make: MakeEnvironment) -> Terminal:
+    """Its requirements contradict those of IPython 9."""
+    made = make("euporie>=2.8", checkout=False)
+    made.use_kernel_of(make("ipykernel", "ipython"))
+    return Euporie(made, "euporie-console", TERM="xterm-256color")
+
+
 PROGRAMS: dict[str, Callable[[MakeEnvironment], Terminal]] = {
     "IPython in a terminal": in_terminal("ipython", "--simple-prompt"),
     "jupyter console": in_terminal("jupyter-console", "--simple-prompt"),
     "qtconsole": lambda make: QtWindow(make("ipykernel", "qtconsole", "PyQt6")),
 }
+DRAWS = {"euporie console": euporie}
+"""It draws the HTML of the end, with its prompt below."""
 
 
 @pytest.fixture
@@ -32,11 +41,11 @@ def start(environment: MakeEnvironment) -> Iterator[Start]:
     with ExitStack() as stack:
 
         def start_one(program: str) -> Terminal:
-            terminal = PROGRAMS[program](environment)
+            terminal = (PROGRAMS | DRAWS)[program](environment)
             stack.callback(terminal.close)
             with terminal.cell("import nbagent; from area_tools import area, nap"):
                 pass
-            with terminal.cell("%load_ext nbagent"):
+            with terminal.cell("get_ipython().run_line_magic('load_ext', 'nbagent')"):
                 pass
             return terminal
 
@@ -74,3 +83,30 @@ def test_a_console_shows_the_calls_the_answer_a_stop_and_a_question(
         terminal.wait_for(r"Allow\?")
         terminal.answer("y")
         terminal.wait_for(ANSWERED)
+
+
+@pytest.mark.proof
+@shows("euporie console", "live", "stop", "approve")
+def test_euporie_draws_the_answer_and_goes_on_after_it(start: Start) -> None:
+    terminal = start("euporie console")
+    for _ in range(2):  # the second time it is known that it has no widgets
+        with terminal.cell(agent_cell("--tools area", "Which area has Oslo?")):
+            terminal.wait_for("Answered")
+            terminal.wait_for("Oslo: 454.1")
+    with terminal.cell("print('runs:', len(nbagent.runs()), _run.ok)"):
+        terminal.wait_for("runs: 2 True")
+
+    with terminal.cell(agent_cell("--tools nap", "Nap in Oslo.")):
+        terminal.wait_for(r"▸ nap\(")
+        terminal.wake()
+        terminal.wait_for("Oslo: was woken")
+
+    with terminal.cell(agent_cell("--tools area --ask area", "Which area has Oslo?")):
+        terminal.wait_for(r"Allow\?")
+        terminal.answer("y")
+        terminal.wait_for("Oslo: 454.1")
+
+    terminal.run(agent_cell("--tools nap", "Nap in Bergen."))
+    terminal.wait_for(r"▸ nap\(")
+    terminal.interrupt()
+    terminal.wait_for("Stopped")
