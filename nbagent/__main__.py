@@ -17,7 +17,7 @@ from typing import Any
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.secrets import register_environment
 from nbagent.export.formats import FORMATS
-from nbagent.files.notebook_file import without_records
+from nbagent.files.notebook_file import ODD, without_records
 from nbagent.view.advice import without_magics
 from nbagent.view.text_format import pluralize, sanitize_value
 
@@ -147,7 +147,10 @@ def _strip(options: Namespace) -> None:
     if options.filter == bool(options.file):
         raise UsageError("strip needs the notebooks to change, or --filter and none: strip a.ipynb")
     if options.filter:
-        sys.stdout.buffer.write(filter_notebook(sys.stdin.buffer.read()))
+        data, warning = filter_notebook(sys.stdin.buffer.read())
+        if warning:
+            print(sanitize_value(warning), file=sys.stderr)
+        sys.stdout.buffer.write(data)
         return
     failed: list[str] = []
     for name in options.file:
@@ -159,15 +162,20 @@ def _strip(options: Namespace) -> None:
         raise UsageError("\n".join(failed))
 
 
-def filter_notebook(data: bytes) -> bytes:
+def filter_notebook(data: bytes) -> tuple[bytes, str]:
     """Drop the records of runs from a notebook; anything else is returned as it is.
 
-    git would refuse to add a file if its filter failed.
+    Returns:
+        The notebook, and a warning if it may still hold records. No error: git would refuse to add
+        a file if its filter failed.
     """
     try:
-        return without_records(data)[0]
-    except (ValueError, RecursionError):
-        return data
+        made = without_records(data)
+    except (ValueError, RecursionError) as error:
+        reason = describe_error(error).partition("\n")[0]
+        why = f"records not removed: the input is not a readable notebook ({reason})"
+        return data, why if data.strip() else ""
+    return made.data, f"records not removed: {ODD}" if made.n_odd else ""
 
 
 def strip_notebook(name: str) -> str:
@@ -182,14 +190,17 @@ def strip_notebook(name: str) -> str:
     if file.exists() and not (file.is_file() and file.stat().st_mode & stat.S_IWUSR):
         raise UsageError(f"{name} is not a writable file; nothing was changed")
     try:
-        text, n_dropped = without_records(file.read_bytes())
+        made = without_records(file.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name} is not a readable notebook ({describe_error(error)})") from None
-    if not n_dropped:
+    if made.n_odd and not made.n_dropped:
+        raise UsageError(f"{name} is not a readable notebook ({ODD})")
+    if not made.n_dropped:
         return f"{name}: no records of runs; nothing was changed"
-    _write(file, text)
-    outputs = pluralize(n_dropped, "output")
-    return f"{name}: dropped the records of {outputs}; the views stay"
+    _write(file, made.data)
+    outputs = pluralize(made.n_dropped, "output")
+    odd = f"; records are not removed where {ODD}" if made.n_odd else ""
+    return f"{name}: dropped the records of {outputs}; the views stay{odd}"
 
 
 def _write(file: Path, text: str | bytes) -> None:

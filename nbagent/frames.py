@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.records import RunRecord
-from nbagent.files.notebook_file import output_metadata, read_notebook_json
+from nbagent.files.notebook_file import ODD, saved_in_outputs
 from nbagent.run import Run
 from nbagent.session.models import list_models
 from nbagent.session.stores import own_stores_for, store_at, store_to_read
@@ -32,6 +32,9 @@ from nbagent.store.writer import Store
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_DAMAGED = "the record of a run is damaged"
+_MAX_NAMED = 5
+"""Missing runs that a warning names."""
 _MODEL_DTYPES: dict[str, Dtype] = {
     **dict.fromkeys(("id", "capabilities", "reason"), "string"),
     "provider": "category",
@@ -134,12 +137,17 @@ scores = _history.scores
 class SavedNotebook(History):
     """Runs of a saved notebook, read-only, and their frames."""
 
-    def __init__(self, path: Path, records: list[RunRecord]) -> None:
+    def __init__(self, path: Path, records: Collection[RunRecord]) -> None:
         store = self._saved = Store.memory()
         # `session.stores` does not know this store, so nothing else closes it.
         weakref.finalize(store, store.database.close)
-        for record in records:
-            store.add(record)
+        self.damaged = set[str]()
+        """Ids of runs that were left out, since their records are damaged."""
+        for record in sorted(records, key=lambda record: record.started_at):
+            try:
+                store.add(record)
+            except CORRUPT_ROW:  # numbers and names that no table takes
+                self.damaged.add(record.id)
         super().__init__(store)
         self.path = path
 
@@ -181,27 +189,67 @@ def read_notebook(
         store: another store for such runs, as a folder or file.
 
     Raises:
-        UsageError: it cannot be read, is not a notebook, or holds a broken record.
+        UsageError: it cannot be read, is not a notebook, or holds only broken records.
     """
     file = to_path(path, "path")
     try:
-        outputs = [
-            metadata["nbagent"]
-            for metadata in output_metadata(read_notebook_json(file))
-            if "nbagent" in metadata
-        ]
-        saved = [record for output in outputs for record in all_from_notebook_json(output)]
-        # A run that was displayed twice is saved twice.
-        records = {record.id: record for record in saved}
-        ids = {run_id for output in outputs for run_id in saved_run_ids(output)} - {*records}
-        if ids:
-            stores = [store_at(store)] if store else own_stores_for(file)
-            records |= _stored_records(ids, stores)
-        in_order = sorted(records.values(), key=lambda record: record.started_at)
-        return SavedNotebook(file, in_order)
+        outputs, n_odd = saved_in_outputs(file)
+        records, ids, problems = _decode_outputs(outputs)
+        problems += [ODD] if n_odd else []
+        stores = [store_at(store)] if store else own_stores_for(file) if ids - {*records} else []
+        records |= _stored_records(ids - {*records}, stores)
+        notebook = SavedNotebook(file, records.values())
+        problems += [_DAMAGED] if notebook.damaged else []
+        if problems and notebook.damaged == {*records}:
+            raise ValueError(problems[0])
     except (OSError, *CORRUPT_ROW) as error:
         reason = describe_error(error).partition("\n")[0]
         raise UsageError(f"{file} is not a notebook with valid records ({reason})") from None
+    for text in _warnings(file, records, sorted(ids - {*records}), stores, problems):
+        warnings.warn(text, stacklevel=2)
+    return notebook
+
+
+def _decode_outputs(outputs: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
+    """Decode what outputs hold: the records by id, the ids of all runs, and what is wrong."""
+    records: dict[str, RunRecord] = {}
+    ids, problems = set[str](), list[str]()
+    for saved in outputs:
+        try:
+            # A run that was displayed twice is saved twice.
+            records |= {record.id: record for record in all_from_notebook_json(saved)}
+            ids |= {*saved_run_ids(saved)}
+        except CORRUPT_ROW as error:
+            is_plain = type(error) is ValueError
+            problems.append(str(error) if is_plain else _DAMAGED)
+    return records, ids, problems
+
+
+def _warnings(
+    file: Path,
+    records: Collection[str],
+    missing: Sequence[str],
+    stores: Sequence[Store],
+    problems: Sequence[str],
+) -> list[str]:
+    """Say what could not be read, and what to do."""
+    texts = list[str]()
+    if problems:
+        texts.append(f"{file.name}: a part was left out: {'; '.join(dict.fromkeys(problems))}")
+    if missing:
+        names = ", ".join(run_id[:8] for run_id in missing[:_MAX_NAMED])
+        more = f" and {len(missing) - _MAX_NAMED:,} more" if len(missing) > _MAX_NAMED else ""
+        places = ", ".join(str(store.path or "memory") for store in stores)
+        texts.append(
+            f"{file.name} names without a record: run {names}{more}; not in {places}; if the run "
+            "is in another store: read_notebook(…, store=FOLDER)"
+        )
+    elif not records:
+        texts.append(
+            f"{file.name} has no saved runs: save the notebook first, its runs are written "
+            "with it; nbagent.runs() reads those of the store"
+        )
+    return texts
 
 
 def _stored_records(run_ids: Collection[str], stores: Sequence[Store]) -> dict[str, RunRecord]:

@@ -18,11 +18,11 @@ from functools import partial
 import anywidget
 import traitlets
 
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import RunRecord, RunSummary
-from nbagent.contracts.secrets import redact_truncated, register_environment
+from nbagent.contracts.secrets import register_environment
 from nbagent.export.cell import cell_text
-from nbagent.notebook.clicks import run_in_thread, start_by_click
+from nbagent.notebook.clicks import reason, run_in_thread, start_by_click
 from nbagent.notebook.live_output import listen
 from nbagent.notebook.messages import Message, read_message
 from nbagent.notebook.outputs import (
@@ -50,6 +50,8 @@ _RECENT_RUNS = 200
 _MAX_OTHERS = 40
 _PROMPT_CHARS = 60
 _RUN_STARTING = ("continue", "retry", "fork")
+_OF_PAGE = ("cell", "search")
+"""Actions that change no output."""
 _PROMPT_LABEL = "Further instructions for the model (optional)"
 
 
@@ -187,14 +189,16 @@ def on_message(message: object) -> None:
     if output is None or content.kind != "act":
         return
     click = read_click(content)
-    reply = partial(_reply, output, click.run_id)
+    reply = partial(_reply, output, click)
     if isinstance(output, ListOutput):
         do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
     else:
         do, is_known = partial(_act, output), click.do in (*FORM_TITLES, "cell")
         is_known = is_known and click.run_id in output.run_ids
     failed, context = partial(_failed, reply), output.context
-    if is_known and click.do in _RUN_STARTING and click.has_form:
+    if is_known and click.do not in _OF_PAGE and not output.takes_updates(click.tab):
+        run_in_thread(lambda: _check_page(output, click), on_error=failed, context=context)
+    elif is_known and click.do in _RUN_STARTING and click.has_form:
         reply(said="Starts as soon as the kernel is free")
         start_by_click(
             lambda: to_request(click, output),
@@ -206,31 +210,47 @@ def on_message(message: object) -> None:
         run_in_thread(lambda: do(click, reply), on_error=failed, context=context)
 
 
-def _check_updates(output: Output, click: Click) -> None:
-    """Raise UsageError if the output cannot show a result in the page of the click."""
+def _check_page(output: Output, click: Click) -> RunRecord:
+    """Load the run of a click, whose result the page can show.
+
+    Raises:
+        UsageError: the run was deleted, or the page does not apply updates of the output.
+    """
+    run, short = _load(output, click.run_id), sanitize_value(click.run_id[:8])
     if not output.takes_updates(click.tab):
         raise UsageError(
-            "this page was loaded after the run; "
-            f"%agent show {sanitize_value(click.run_id[:8])} in a cell shows the run with working "
-            "buttons"
+            "nothing was started: this page was loaded after the run; "
+            f"%agent show {short} in a cell shows the run with working buttons"
         )
+    return run
+
+
+def _load(output: Output, run_id: str) -> RunRecord:
+    try:
+        return output.load(run_id)
+    except NbagentError as error:
+        if error.code != "ENOENT":
+            raise
+        raise UsageError(f"run {sanitize_value(run_id[:8])} was deleted") from None
 
 
 def _load_idle(output: Output, click: Click) -> RunRecord:
     """Load a run of an output; raise UsageError if a run is running in it."""
-    _check_updates(output, click)
+    run = _check_page(output, click)
     if output.running_id:
-        raise UsageError("a run in this output is still running; stop it or wait for its end")
-    return output.load(click.run_id)
+        raise UsageError(
+            "nothing was started: a run in this output is still running; stop it or wait for its "
+            "end"
+        )
+    return run
 
 
 def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
     """Do an action that starts no run. In a thread of its own: the kernel may be busy."""
-    run = output.load(click.run_id)
+    run = _load(output, click.run_id)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in FORM_TITLES and not click.has_form:
-        _check_updates(output, click)
         reply(form=form_node(click, run))
     elif click.do == "compare":
         _load_idle(output, click)
@@ -242,17 +262,18 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
 
 def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
     if click.do == "show":
-        _check_updates(output, click)
+        _load(output, click.run_id)
         output.open(click.run_id)
         reply(said="")
     elif click.do == "search" and output.search:
         reply(list=output.search(click.fields.get("search", "")[:_SEARCH_CHARS]).node(output.id))
 
 
-def _reply(output: Output, run_id: str, **said: object) -> None:
+def _reply(output: Output, click: Click, **said: object) -> None:
+    """Reply to the page of a click, and to no other: a person may type there."""
     if _actions is not None:
-        _actions.send({"run": run_id, "at": output.id, **said})
+        _actions.send({"run": click.run_id, "at": output.id, "tab": click.tab, **said})
 
 
 def _failed(reply: Callable[..., None], error: Exception) -> None:
-    reply(said=sanitize_value(redact_truncated(str(error))))
+    reply(said=reason(error))

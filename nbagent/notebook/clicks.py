@@ -12,8 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from nbagent.contracts.errors import NbagentError
 from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
+from nbagent.contracts.secrets import redact_truncated
 from nbagent.contracts.tools import Capture
 from nbagent.notebook import kernel
 from nbagent.run import Run
@@ -21,6 +23,7 @@ from nbagent.runtime import RunTask
 from nbagent.session.frontend import Cell, Frontend, frontend
 from nbagent.session.request import RunRequest
 from nbagent.settings.options import RunOptions
+from nbagent.view.text_format import sanitize_value
 
 OpenView = Callable[[RunRecord, RunControls], Sink]
 OnError = Callable[[Exception], None]
@@ -67,6 +70,12 @@ class ClickFrontend(Frontend):
     def open(self, run: RunRecord, controls: RunControls, options: RunOptions) -> Sink:
         """Open the caller's view."""
         return self._show(run, controls)
+
+
+def reason(error: Exception) -> str:
+    """Say in a page why a click failed, without the code of the error, which is for programs."""
+    text = error.message if isinstance(error, NbagentError) else str(error)
+    return sanitize_value(redact_truncated(text))
 
 
 def _run_guarded(work: Callable[[], object], on_error: OnError) -> None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 import threading
 from functools import partial
 
-from nbagent.contracts.secrets import redact_truncated
-from nbagent.notebook.clicks import run_in_thread
+from nbagent.notebook.clicks import reason, run_in_thread
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message
@@ -19,7 +18,6 @@ from nbagent.session.frontend import PersonReview
 from nbagent.view.node import Node, h
 from nbagent.view.review import REASON_CHARS, REVIEW_KEY, review_node
 from nbagent.view.run_picture import page
-from nbagent.view.text_format import sanitize_value
 
 
 class LiveReview(Shown):
@@ -67,7 +65,7 @@ class LiveReview(Shown):
                 self._show(f"All {self._review.total:,} answers are labelled.")
 
     def _failed(self, error: Exception) -> None:
-        self._problem = sanitize_value(redact_truncated(str(error)))
+        self._problem = reason(error)
         self.updates.send_whole()
 
     def _show(self, text: str) -> None:

@@ -477,5 +477,5 @@ def from_notebook_json(document: Any) -> RunRecord:
         for name, rows in tables.items():
             tables[name] = [decode_row(name, [*row], [*row.values()]) for row in rows]
         return record_from_rows(tables)
-    except (LookupError, TypeError, AttributeError, OverflowError) as error:
-        raise ValueError(f"this is not a saved record ({error!r})") from None
+    except (LookupError, TypeError, AttributeError, OverflowError):
+        raise ValueError("this is not a saved record") from None

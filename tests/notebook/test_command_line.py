@@ -115,7 +115,8 @@ READABLE: dict[str, bytes] = {
 def test_what_one_reader_of_notebooks_takes_the_other_takes_too(tmp_path: Path, form: str) -> None:
     file = tmp_path / "x.ipynb"
     file.write_bytes(READABLE[form])
-    assert nbagent.read_notebook(file).runs().empty
+    with pytest.warns(UserWarning, match="no saved runs"):
+        assert nbagent.read_notebook(file).runs().empty
     assert main(["strip", str(file)]) == 0
     assert "nbagent" not in file.read_text("utf-8")
     assert "ü" in file.read_text("utf-8")
@@ -213,8 +214,52 @@ LAYOUTS: dict[str, Callable[[Any], str]] = {
 def test_filter_drops_the_records_and_keeps_every_other_byte(write: Callable[[Any], str]) -> None:
     bare = json.loads(json.dumps(RECORDED))
     del bare["cells"][0]["outputs"][0]["metadata"]["nbagent"]
-    assert filter_notebook(write(RECORDED).encode()) == write(bare).encode()
-    assert filter_notebook(write(bare).encode()) == write(bare).encode()
+    for notebook in (RECORDED, bare):
+        assert filter_notebook(write(notebook).encode()) == (write(bare).encode(), "")
+
+
+ODD_NUMBERS = '"x": [NaN, Infinity, -Infinity]'
+
+
+def test_numbers_that_nbformat_reads_are_read_and_written(saved: Path) -> None:
+    text = saved.read_text("utf-8").replace('"metadata": {}', f'"metadata": {{{ODD_NUMBERS}}}')
+    filtered, warning = filter_notebook(text.encode())
+    assert (b"secret" in filtered, warning) == (False, "")
+    assert ODD_NUMBERS in filtered.decode()
+    saved.write_text(text.replace(json.dumps(RECORD), "[]"), "utf-8")
+    with pytest.warns(UserWarning, match="no saved runs"):
+        nbagent.read_notebook(saved)
+    saved.write_text(text, "utf-8")
+    assert main(["strip", str(saved)]) == 0
+    assert saved.read_bytes() == filtered
+
+
+ODD_PARTS: dict[str, str] = {
+    "a cell": "5",
+    "outputs": '{"outputs": 5}',
+    "an output": '{"outputs": [5, null]}',
+    "metadata of an output": '{"outputs": [{"metadata": [1]}]}',
+}
+
+
+@pytest.mark.parametrize("cell", ODD_PARTS.values(), ids=ODD_PARTS)
+def test_an_odd_part_beside_good_ones_stays_and_is_named(saved: Path, cell: str) -> None:
+    text = saved.read_text("utf-8").replace('"cells": [', f'"cells": [{cell}, ')
+    filtered, warning = filter_notebook(text.encode())
+    assert b"secret" not in filtered
+    assert cell.encode() in filtered
+    assert warning == "records not removed: a cell or an output is not as nbformat says"
+
+
+UNREAD: dict[str, bytes] = {
+    "a comma too many": PLAIN.replace("}]", "},]").encode(),
+    "marks of a conflict": b"<<<<<<< HEAD\n" + PLAIN.encode(),
+    "a control character": PLAIN.replace("ü", "\x01").encode(),
+    "Latin-1": PLAIN.encode("latin-1"),
+    "UTF-16 without a mark": PLAIN.encode("utf-16-le"),
+    "a number of 5,000 digits": PLAIN.replace(": 4", ": " + "4" * 5_000).encode(),
+    "nbformat 3": PLAIN.replace('"cells"', '"worksheets"').encode(),
+}
 
 
 UNTOUCHED: dict[str, bytes] = {
@@ -222,14 +267,21 @@ UNTOUCHED: dict[str, bytes] = {
     "no record": notebook({"metadata": {"mine": 1.0}}).replace("{", "{ ").encode(),
     "an image": bytes(range(256)),
     "nothing": b"",
+    **UNREAD,
 }
+SILENT = {"nothing there", "nothing", "no record"}
 
 
-@pytest.mark.parametrize("data", UNTOUCHED.values(), ids=UNTOUCHED)
-def test_filter_returns_what_has_no_record_as_it_is_and_never_fails(data: bytes) -> None:
+@pytest.mark.parametrize("name", UNTOUCHED)
+def test_filter_returns_what_it_cannot_read_as_it_is_and_says_so(name: str) -> None:
+    data = UNTOUCHED[name]
     command = [sys.executable, "-m", "nbagent", "strip", "--filter"]
     done = subprocess.run(command, input=data, capture_output=True, check=True)
-    assert (done.stdout, done.stderr) == (data, b"")
+    lines = done.stderr.splitlines()
+    assert done.stdout == data
+    assert [line.startswith(b"records not removed: ") for line in lines] == (
+        [] if name in SILENT else [True]
+    )
 
 
 def test_git_keeps_the_records_out_of_commits_and_in_the_file(saved: Path) -> None:

@@ -181,6 +181,41 @@ def test_buttons_of_the_first_page_work_on_when_a_second_one_is_loaded(
     assert said(output, "first") == ""
 
 
+def test_only_the_page_of_a_click_gets_the_reply_and_its_words_have_no_code(
+    output: Output, wire: Wire
+) -> None:
+    button_actions.enable_buttons()
+    for tab in ("first", "late"):
+        button_actions.on_message({"kind": "ready", "tab": tab})
+    click = {"kind": "act", "do": "continue", "at": output.id, "run": output.run_ids[0]}
+    answers = {tab: {**click, "tab": tab, "fields": {"prompt": tab}} for tab in ("late", "first")}
+    button_actions.on_message(answers["late"])
+    until(lambda: len(wire.replies) == 1)
+    button_actions.on_message(answers["first"])
+    until(lambda: [*nbagent.runs()["prompt"]][1:] == ["first"])
+    said = [(reply["tab"], reply.get("said", "")) for reply in wire.replies]
+    assert [tab for tab, _ in said] == ["late", "first"]
+    assert said[0][1].startswith("nothing was started: this page was loaded after the run; ")
+    assert said[1][1] == "Starts as soon as the kernel is free"
+
+
+@pytest.mark.parametrize("tab", ["first", "late"])
+def test_a_click_on_a_deleted_run_says_that_it_was_deleted(
+    output: Output, wire: Wire, tab: str
+) -> None:
+    button_actions.enable_buttons()
+    for name in ("first", "late"):
+        button_actions.on_message({"kind": "ready", "tab": name})
+    (run_id,) = output.run_ids
+    nbagent.open_run(run_id).forget()
+    click = {"kind": "act", "at": output.id, "run": run_id, "tab": tab}
+    for do in ("retry", "compare", "cell"):
+        before = len(wire.replies)
+        button_actions.on_message({**click, "do": do})
+        until(lambda before=before: len(wire.replies) > before)
+        assert wire.replies[-1]["said"] == f"run {run_id[:8]} was deleted"
+
+
 def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -> None:
     agent = nbagent.Agent(model="offline:demo", tools=[])
     elsewhere = agent.run("Elsewhere", session="other")

@@ -71,3 +71,42 @@ def test_off_keeps_the_id_only(shell: MagicShell) -> None:
 def test_a_wrong_choice_is_refused(shell: MagicShell) -> None:
     with pytest.raises(nbagent.UsageError, match="records"):
         nbagent.configure(records="some")
+
+
+def write_outputs(file: Path, *metadata: Any) -> Path:
+    cells = [{"cell_type": "code", "outputs": [{"metadata": {"nbagent": m}}]} for m in metadata]
+    file.write_text(json.dumps({"cells": cells, "metadata": {}, "nbformat": 4}), "utf-8")
+    return file
+
+
+@pytest.mark.parametrize("ids", [["a1" * 8], [f"{n:016x}" for n in range(9)]], ids=["one", "many"])
+def test_a_run_that_no_store_has_is_named_with_the_store(
+    shell: MagicShell, tmp_path: Path, ids: list[str]
+) -> None:
+    run = shell.agent("-m offline:demo --quiet", "Hello?")
+    references = [run_reference(run_id) for run_id in (run.id, *ids)]
+    file = write_outputs(tmp_path / "mid.ipynb", *references)
+    with pytest.warns(UserWarning, match=f"run {ids[0][:8]}.*; not in .*nbagent") as warned:
+        assert [*nbagent.read_notebook(file).runs()["run_id"]] == [run.id]
+    assert len(warned) == 1
+
+
+DAMAGED: dict[str, Any] = {
+    "a number": 5,
+    "no rows": {"version": 1, "runs": [None]},
+    "a version that is a text": {"version": "x", "runs": []},
+    "many references in one": {"version": 22, "runs": [{"run_id": "a" * 16}] * 1_000},
+}
+
+
+@pytest.mark.parametrize("damaged", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_costs_no_other_record(
+    shell: MagicShell, tmp_path: Path, damaged: Any
+) -> None:
+    run = shell.agent("-m offline:demo --quiet", "Hello?")
+    file = write_outputs(tmp_path / "x.ipynb", damaged, records_metadata(run.record)["nbagent"])
+    with pytest.warns(UserWarning, match="a part was left out: ") as warned:
+        assert [*nbagent.read_notebook(file).runs()["run_id"]] == [run.id]
+    assert "Error" not in str(warned[0].message)
+    with pytest.raises(nbagent.UsageError, match="not a notebook with valid records"):
+        nbagent.read_notebook(write_outputs(file, damaged))

@@ -38,8 +38,10 @@ async function copyBeside(root, button) {
   showMessage(root, isCopied ? `Copied ${code ? "it" : "the answer"}` : "Selected: press Ctrl+C");
 }
 
-/** Show the kernel's reply. @param {ReplyMessage} message */
-async function showReply({ run, at, said, text, form, list }) {
+/** Show the kernel's reply to a click in this page. @param {ReplyMessage} message */
+async function showReply({ run, at, tab, said, text, form, list }) {
+  // Another page has the same widget: a reply would take the words that a person types there.
+  if (tab && tab !== TAB) return;
   const kernel = `[data-kernel="${CSS.escape(at)}"]`;
   const which = `:is(${kernel}[data-run="${CSS.escape(run)}"], ${kernel}:not([data-run]))`;
   // A docked output shows the same run a second time: prefer the copy with the focus.

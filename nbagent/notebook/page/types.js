@@ -17,8 +17,8 @@
 
 /** From the kernel to the buttons of a finished run: a message, a text for the clipboard, a form, or
  * the rows of a list.
- * @typedef {{ run: string, at: string, said?: string, text?: string, form?: Picture,
- *   list?: Picture }} ReplyMessage */
+ * @typedef {{ run: string, at: string, tab: string, said?: string, text?: string,
+ *   form?: Picture, list?: Picture }} ReplyMessage */
 
 /** Texts of fields by their `data-field`. @typedef {Record<string, string>} Fields */
 
