@@ -111,6 +111,13 @@ def test_a_frame_in_a_prompt_is_a_table_with_short_numbers_and_text_on_both_side
     )
 
 
+def test_a_short_frame_in_a_prompt_has_its_rows_in_the_text() -> None:
+    prompt = f"Mean of {to_text(PENGUINS.head(2), 3_000)}\nby species?"
+    quoted = [row for row in run_text(prompted(prompt)).splitlines() if row.startswith("> ")]
+    assert [row.split()[1] for row in quoted] == ["Mean", "species", "Adelie", "Gentoo", "by"]
+    assert quoted[2].split() == [">", "Adelie", "3700.12"]
+
+
 @pytest.mark.parametrize(
     "prompt",
     [
