@@ -24,7 +24,7 @@ from nbagent.view.result_summary import summarize_error, summarize_result
 from nbagent.view.run_picture import head, page, picture, prompt_node
 from nbagent.view.run_rows import prompt_line, run_row, runs_text
 from nbagent.view.run_tree import tree_lines, tree_node
-from nbagent.view.terminal import run_text, saved_text
+from nbagent.view.terminal import TakenTurns, run_text, saved_text
 from nbagent.view.theme import COLOURS, DARK, STYLES, dark_rules, live_stylesheet, used_rules
 
 # Results in a few words
@@ -314,3 +314,18 @@ def test_an_exported_page_follows_the_theme_of_its_reader() -> None:
 def t() -> int:
     """Give a number."""
     return 1
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_runs_that_answer_side_by_side_are_printed_one_after_another(first_to_end: int) -> None:
+    written = list[str]()
+    outputs = [TakenTurns(written.append) for _ in range(2)]
+    for output in outputs:
+        output.queue_up()
+    for output, text in (outputs[1], "b1 "), (outputs[0], "a1 "), (outputs[1], "b2 "):
+        output.write(text)
+    outputs[first_to_end].end()
+    outputs[0].write("" if first_to_end == 0 else "a2 ")
+    outputs[1 - first_to_end].end()
+    TakenTurns(written.append).write("next")
+    assert "".join(written) == ("a1 b1 b2 next" if first_to_end == 0 else "a1 a2 b1 b2 next")
