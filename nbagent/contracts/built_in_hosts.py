@@ -18,6 +18,13 @@ BUILT_IN_HOSTS: dict[str, BuiltInHost] = {
 SKILL_TOOLS = ("list_skills", "get_skill", "run_python_script")
 """Built-in tools whose names do not begin with the name of their host."""
 
+BUILT_IN_TOOLS = (
+    *("fs.read", "fs.list", "fs.search", "fs.write", "fs.apply_patch"),
+    *("nb.variables", "nb.inspect", "nb.run", "nb.set"),
+    *SKILL_TOOLS,
+)
+"""Names of all tools of the built-in hosts."""
+
 
 def host_part(name: str) -> str:
     """Return the part of a tool's name that names its host: `fs` of `fs.read`."""

@@ -22,12 +22,20 @@ _HIDDEN = re.compile(
 # something else) and tags (words that only a model sees).
 _DIRECTION_AND_TAGS = re.compile("[\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 
+_JOINERS = "\u200c\u200d"
+# Within words of these scripts (Arabic to Burmese, Khmer), and between the parts of an emoji, a
+# joiner is spelling. Elsewhere it makes two names that look alike.
+_JOINED = re.compile(
+    "[\u0620-\u08ff\u0900-\u109f\u1780-\u17ff\ufb50-\ufdff\ufe70-\ufefc"
+    "\u2190-\u2bff\ufe0f\U0001f000-\U0001faff]"
+)
+
 
 def visible(text: str) -> str:
     """Prepare arguments or results of a tool for a person.
 
     Terminal codes are removed. Characters that are invisible, reorder others or carry invisible
-    text are shown as `⟦U+202E⟧`.
+    text are shown as `⟦U+202E⟧`. A joiner that a script or an emoji needs is text.
     """
     return _HIDDEN.sub(_show_code_point, without_codes(text))
 
@@ -43,4 +51,7 @@ def without_codes(text: str) -> str:
 
 
 def _show_code_point(match: re.Match[str]) -> str:
-    return f"⟦U+{ord(match[0]):04X}⟧"
+    char, text, at = match[0], match.string, match.start()
+    if char in _JOINERS and _JOINED.match(text, at + 1) and _JOINED.match(text, max(at - 1, 0)):
+        return char
+    return f"⟦U+{ord(char):04X}⟧"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from itertools import islice
 
 _MIN_SIMILARITY = 0.6
 _MIN_PART_CHARS = 3
+_WORD_SIMILARITY = 0.75
+"""`make` is no slip for `take`, which is as similar."""
 _MAX_NAME_CHARS = 100
 """A longer text is no misspelt name, and comparing it would take long."""
 _MAX_COMPARED = 5_000
@@ -39,6 +41,33 @@ def nearest_name(
     if not similar and len(wanted) >= _MIN_PART_CHARS:
         similar = [key for key in names if key.startswith(wanted) or key.endswith(wanted)]
     return names[min(similar, key=len)] if similar else None
+
+
+def misspelt_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name of which this one is a slip of the fingers; None if it is another name.
+
+    Stricter than `nearest_name`: word by word, so that `set_city` is no slip for `get_city`, and
+    digits are equal. The end of a dotted name counts: `write` for `fs.write`.
+    """
+    return next((n for n in known if _is_slip(name[:_MAX_NAME_CHARS], n)), None)
+
+
+def _is_slip(name: str, known: str) -> bool:
+    if _letters(name) == _letters(known) or name.casefold() == known.rpartition(".")[2].casefold():
+        return name != known
+    pairs = _words(name), _words(known)
+    return len(pairs[0]) == len(pairs[1]) and all(map(_is_slip_of_word, *pairs))
+
+
+def _words(name: str) -> list[str]:
+    """Split a name at its punctuation and digits; digits are words of their own."""
+    return re.findall(r"[^\W\d_]+|\d", name.casefold())
+
+
+def _is_slip_of_word(word: str, known: str) -> bool:
+    if word == known or (len(word) > 1 and sorted(word) == sorted(known)):
+        return True
+    return SequenceMatcher(None, word, known).ratio() > _WORD_SIMILARITY
 
 
 def _letters(name: str) -> str:

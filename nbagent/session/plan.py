@@ -20,7 +20,7 @@ from nbagent.contracts.tools import ToolContext
 from nbagent.contracts.version import __version__
 from nbagent.engine import EnginePlan
 from nbagent.runtime import RunTask
-from nbagent.session.approval import PolicyRules
+from nbagent.session.approval import PolicyRules, tighten_policy
 from nbagent.session.chat_composer import ChatComposer
 from nbagent.session.frontend import Cell, Frontend
 from nbagent.session.inherit import (
@@ -37,6 +37,7 @@ from nbagent.session.replay import (
 )
 from nbagent.session.request import RunRequest
 from nbagent.session.resolved_request import ResolvedRequest, resolve_request
+from nbagent.session.rule_names import check_rules, rule_notices
 from nbagent.session.run_notices import no_price_text, start_notices
 from nbagent.session.tool_hosts import WorkflowFolders, mount_names, open_run_tools
 from nbagent.session.typed_answer import FinalAnswerHosts, OutputType
@@ -72,6 +73,8 @@ class _RunTools:
     output: OutputType | None
     recording: Recording | None
     folders: WorkflowFolders | None
+    notices: Sequence[str]
+    """About the rules of the settings."""
 
 
 @one_project_reading()
@@ -93,7 +96,7 @@ def prepare_run(
     opening = _opening(basis, prompt_messages, agent_setup)
     record = _start_record(basis, frontend.cell(), resolved, tools.output, agent_setup)
     changes = {
-        "notices": tuple(start_notices(basis, store, agent_setup, resolved)),
+        "notices": (*start_notices(basis, store, agent_setup, resolved), *tools.notices),
         "messages": (*(message for message, _ in basis.conversation.copies), *prompt_messages),
     }
     record = redacted(record.model_copy(update=changes))
@@ -157,6 +160,11 @@ def _open_tools(
         namespace=namespace,
         folders=folders,
     )
+    own_policy, inherited = request.options.policy, basis.settings.policy
+    check_rules(own_policy, hosts, namespace())
+    if own_policy is None and options.policy is not None:
+        inherited = tighten_policy(inherited, options.policy)
+    notices = rule_notices(inherited, hosts, namespace())
     if recording is not None and run_settings.replay_tools:
         hosts = [cast("Any", RecordedHost(host, recording)) for host in hosts]
     if request.defer_calls:
@@ -165,7 +173,14 @@ def _open_tools(
     host = HostSet(hosts, hidden_reason=hides)
     if output is not None:
         host = FinalAnswerHosts(hosts, hides=hides, output=output, chosen=resolved)
-    return _RunTools(host=host, rules=rules, output=output, recording=recording, folders=folders)
+    return _RunTools(
+        host=host,
+        rules=rules,
+        output=output,
+        recording=recording,
+        folders=folders,
+        notices=notices,
+    )
 
 
 def _opening(

@@ -143,8 +143,7 @@ def _text_lines(node: Node, unfold: bool) -> list[str]:
         case "pre":
             return _inline_text([*children]).split("\n")
         case "blockquote" if look == "nba-prompt":
-            quoted = " ".join(_children_lines(children, unfold))
-            return [f"> {one_line(quoted, _PROMPT_CHARS)}"] if quoted.strip() else []
+            return _prompt_lines(children, unfold)
         case _ if look in _JOINED:
             return _JOINED[look](children)
         case _ if look == "nba-answer":
@@ -170,6 +169,15 @@ def _children_lines(children: Sequence[Node], unfold: bool) -> list[str]:
         else:
             lines += [line for member in members for line in _text_lines(member, unfold)]
     return lines
+
+
+def _prompt_lines(children: Sequence[Node], unfold: bool) -> list[str]:
+    """Quote a prompt: each text on one line, and the rows of its tables."""
+    lines: list[str] = []
+    for is_table, group in groupby(children, lambda child: first_class(child) == "nba-wide-table"):
+        texts = _children_lines([*group], unfold)
+        lines += texts if is_table else [one_line(" ".join(texts), _PROMPT_CHARS)]
+    return [f"> {text}" for text in lines if text.strip()]
 
 
 def _is_inline(node: Node) -> bool:

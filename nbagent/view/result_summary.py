@@ -39,9 +39,8 @@ def summarize_result(data: Any) -> str:
     if not isinstance(data, dict):
         return summarize_value(data)
     fields = cast("dict[str, Any]", data)
-    empty = [_list_text(name, items) for name, items in _lists(fields) if not items]
-    shown = _script_text(fields) or _file_text(fields) or _variable_text(fields) or ", ".join(empty)
-    return shown or short_json(fields) or _fields_text(fields)
+    shown = _script_text(fields) or _file_text(fields) or _variable_text(fields)
+    return shown or _empty_text(fields) or short_json(fields) or _fields_text(fields)
 
 
 def summarize_error(error: ErrorInfo) -> str:
@@ -113,6 +112,21 @@ def _file_text(fields: dict[str, Any]) -> str:
 
 def _lists(fields: dict[str, Any]) -> list[tuple[str, Sequence[Any]]]:
     return [(name, value) for name, value in fields.items() if isinstance(value, list | tuple)]
+
+
+def _empty_text(fields: dict[str, Any]) -> str:
+    """`no matches`: text of a result whose lists are empty; empty if it has a value, too."""
+    if any(map(_says_something, fields.values())):
+        return ""
+    return ", ".join(_list_text(name, items) for name, items in _lists(fields))
+
+
+def _says_something(value: Any) -> bool:
+    """True for a value that is worth a summary; an object of numbers only counts something."""
+    if isinstance(value, dict):
+        counts = cast("dict[Any, Any]", value).values()
+        return not all(isinstance(count, int | float) for count in counts)
+    return bool(value)
 
 
 def _list_text(name: str, items: Sequence[Any]) -> str:

@@ -15,7 +15,7 @@ import shutil
 import unicodedata
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any, assert_never, cast
+from typing import Any, ClassVar, assert_never, cast
 
 from nbagent.contracts import events
 from nbagent.contracts.canonical import utc_now
@@ -144,6 +144,38 @@ def _started_text(event: events.ToolCallStarted) -> str:
     return text_of(call_node(run))
 
 
+class TakenTurns:
+    """An output whose texts wait until the outputs that queued up before it have ended.
+
+    Used on the engine's loop only.
+    """
+
+    _queue: ClassVar[list[TakenTurns]] = []
+
+    def __init__(self, write: Callable[[str], object]) -> None:
+        self._write_now = write
+        self._waiting: list[str] = []
+        self._is_open = True
+
+    def queue_up(self) -> None:
+        self._queue.append(self)
+
+    def write(self, text: str) -> None:
+        """Write a text, or keep it until the turn of this output comes."""
+        if self in self._queue[1:]:
+            self._waiting.append(text)
+        else:
+            self._write_now(text)
+
+    def end(self) -> None:
+        """Give the turn to the next output, and write what it has so far."""
+        self._is_open = False
+        while self._queue and not self._queue[0]._is_open:
+            del self._queue[0]
+            for output in self._queue[:1]:
+                output._write_now("".join(output._waiting))
+
+
 class PlainPrinter(CallPrinter):
     """Prints a run while it runs: its calls, streaming text, and the end of each turn.
 
@@ -164,7 +196,8 @@ class PlainPrinter(CallPrinter):
 
         `advise` changes advice to what can be done where it is printed.
         """
-        super().__init__(write, asked_by_input=asked_by_input)
+        self._output = TakenTurns(write)
+        super().__init__(self._output.write, asked_by_input=asked_by_input)
         self._advise = advise
         self._renders = renders and find_spec("rich") is not None
         self._open = ""
@@ -214,8 +247,11 @@ class PlainPrinter(CallPrinter):
     def close(self) -> None:
         """End the line that is still open."""
         self._break()
+        self._output.end()
 
     def _begin(self, run: RunRecord) -> None:
+        if run.forked_from and run.forked_from.defer_calls:  # several may answer side by side
+            self._output.queue_up()
         position = run_facts.workflow_position(run_facts.placed_summary(run))
         self._line(f"… Running · {sanitize_value(run.model)}{f' · {position}' if position else ''}")
         if notice := run_facts.offline_notice(run):

@@ -154,8 +154,10 @@ def turn_summary_nodes(
     for tool in turn.tool_runs[:_CALLS_IN_LINE]:
         nodes += ["  "] if nodes else []
         nodes.append(call_node(tool, _pending_text(run, turn, tool, live)))
-    if (more := len(turn.tool_runs) - _CALLS_IN_LINE) > 0:
-        nodes.append(f" and {more} more")
+    if rest := turn.tool_runs[_CALLS_IN_LINE:]:
+        nodes.append(f" and {len(rest)} more")
+        if failed := sum(run_facts.call_outcome(tool).is_bad for tool in rest):
+            nodes.append(h("b", "nba-err", f", {failed} failed"))
     if not nodes and turn is run_facts.answering_turn(run) and live is None:
         # Not twice: the answer is drawn below the turns.
         nodes.append(h("span", "nba-res", "answer"))

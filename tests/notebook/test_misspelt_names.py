@@ -94,6 +94,11 @@ MISSPELT: dict[str, tuple[str, str]] = {
     "a format on a line": ("%agent export first htm", "html"),
     "a frame of a batch": ("%%agent --over farme -m offline:demo\nHi", "frame"),
     "a tool of a cell": ("%%agent -m offline:demo --tools populaton\nHi", "population"),
+    "a rule of a cell": (
+        "%%agent -m offline:demo --tools population --deny populaton\nHi",
+        "population",
+    ),
+    "a rule of a cell that asks": ("%%agent -m offline:demo --ask fs.wirte\nHi", "fs.write"),
 }
 
 

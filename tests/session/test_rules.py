@@ -13,6 +13,7 @@ from session.approval_stage import Asked, Shifting, delete, done, look, only, ra
 
 import nbagent
 from nbagent.contracts.approval import CallPreview
+from nbagent.contracts.built_in_hosts import BUILT_IN_TOOLS, SKILL_TOOLS
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ToolSpec, ToolTraits
 from nbagent.contracts.policy import ToolPolicy
@@ -214,3 +215,54 @@ def test_an_odd_policy_is_one_clear_error(odd: dict[str, Any]) -> None:
 def test_an_odd_limit_is_one_clear_error(value: Any) -> None:
     with pytest.raises(UsageError, match="max_read_bytes"):
         nbagent.ToolLimits(max_read_bytes=value)
+
+
+SLIPS: dict[str, tuple[str, str]] = {
+    "a letter too few": ("delte", "'delete'"),
+    "letters in another order": ("loko", "'look'"),
+    "other capitals": ("Delete", "'delete'"),
+    "a built-in tool that is not switched on": ("fs.wirte", "'fs.write'"),
+    "with arguments": ("fs.wirte(path=@project/*)", "'fs.write'"),
+    "a tool without its host": ("write", "'fs.write'"),
+    "a host": ("skils", "'skills'"),
+    "an argument": ("delete(pth=tmp/*)", "'path'"),
+}
+
+
+@pytest.mark.parametrize(("rule", "meant"), SLIPS.values(), ids=list(SLIPS))
+def test_a_misspelt_rule_is_refused_or_said(rule: str, meant: str) -> None:
+    """Refused among a run's own options, a notice where it comes from the settings."""
+    for own in ToolPolicy(deny=[rule]), ToolPolicy(ask=[rule]):
+        with pytest.raises(UsageError, match=f"did you mean {meant}"):
+            ran(call("delete", path="a"), policy=own)
+    assert done == []
+    for name in "allow", "ask", "deny":
+        nbagent.configure(**{"allow": None, "ask": None, "deny": None, name: [rule]})
+        run, _ = ran("Hello.")
+        assert [it for it in run.record.notices if meant in it and f"{name}=" in it]
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *("fs", "fs.write", "filesystem", "nb.run", "skills", "run_python_script", "functions"),
+        *("delete*", "del?te", "mcp", "mcp:git", "mcp:gti", "git__delte", "set_look", "look_2"),
+        *("delete_all", "erase", "fs.write(path=@project/*)", "delete(path=delte)"),
+    ],
+)
+def test_a_rule_for_a_tool_of_another_run_is_no_slip(rule: str) -> None:
+    nbagent.configure(deny=[rule])
+    run, _ = ran("Hello.", policy=ToolPolicy(deny=[rule]))
+    assert not [it for it in run.record.notices if "did you mean" in it]
+
+
+def test_a_misspelt_rule_of_a_parent_is_said() -> None:
+    use_frontend(StandIn({}))
+    run, _ = ran("Hello.", tools=[look], policy=ToolPolicy(deny=["delte"]))
+    child = run.resume("Again.", model=script(["Done."]), tools=[look, delete])
+    assert [it for it in child.record.notices if "did you mean 'delete'" in it]
+
+
+def test_all_built_in_tools_are_known_by_name() -> None:
+    names = {str(row[0]).partition("(")[0] for row in reports.tools(("fs", "notebook")).rows}
+    assert names == {*BUILT_IN_TOOLS} - {*SKILL_TOOLS}

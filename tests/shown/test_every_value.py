@@ -276,6 +276,12 @@ def test_huge_cells_of_many_rows_are_not_written_out(kind: str) -> None:
         ("ab\u202ecd\u200be\x00", "ab⟦U+202E⟧cd⟦U+200B⟧e⟦U+0000⟧", "ab⟦U+202E⟧cd\u200be�"),
         ("tag\U000e0041 \u2066x", "tag⟦U+E0041⟧ ⟦U+2066⟧x", "tag⟦U+E0041⟧ ⟦U+2066⟧x"),
         ("ü 👍\ufe0f", "ü 👍\ufe0f", "ü 👍\ufe0f"),
+        *((text, text, text) for text in ("👩\u200d👩", "❤\ufe0f\u200d🔥", "می\u200cخواهم")),
+        ("क्\u200dष", "क्\u200dष", "क्\u200dष"),
+        ("pay\u200dpal", "pay⟦U+200D⟧pal", "pay\u200dpal"),
+        ("па\u200cр", "па⟦U+200C⟧р", "па\u200cр"),
+        ("\u200d👩\u200d", "⟦U+200D⟧👩⟦U+200D⟧", "\u200d👩\u200d"),
+        ("👩\u200d\u200d👩", "👩⟦U+200D⟧⟦U+200D⟧👩", "👩\u200d\u200d👩"),
     ],
 )
 def test_what_is_hidden_in_a_text_is_seen_by_a_person(text: str, seen: str, read: str) -> None:

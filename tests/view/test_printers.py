@@ -24,7 +24,7 @@ from nbagent.view.result_summary import summarize_error, summarize_result
 from nbagent.view.run_picture import head, page, picture, prompt_node
 from nbagent.view.run_rows import prompt_line, run_row, runs_text
 from nbagent.view.run_tree import tree_lines, tree_node
-from nbagent.view.terminal import run_text, saved_text
+from nbagent.view.terminal import TakenTurns, run_text, saved_text
 from nbagent.view.theme import COLOURS, DARK, STYLES, dark_rules, live_stylesheet, used_rules
 
 # Results in a few words
@@ -47,6 +47,10 @@ RESULTS: list[tuple[Any, str]] = [
     ({"path": "src/", "entries": ["a", "b/"], "truncated": False}, 'src/ · 2 entries: "a", …'),
     ({"matches": [HIT] * 3, "truncated": False, "stats": {}}, "3 matches: a.py:12, …"),
     ({"matches": [], "truncated": False, "stats": {}}, "no matches"),
+    ({"matches": [], "truncated": False, "stats": {"filesScanned": 3}}, "no matches"),
+    ({"total": 42, "city": "Oslo", "errors": []}, '"total": 42, "city": "Oslo"'),
+    ({"errors": [], "total": 42, "text": "b" * 90}, "total=42"),
+    ({"list": [], "town": {"name": "Oslo"}}, "Oslo"),
     ({"skills": [{"name": "pdf", "description": "d" * 90}]}, "skills: pdf"),
     ({"skill_name": "s", "stdout": "a\nmean 4.2\n", "returncode": 0}, '"mean 4.2"'),
     ({"stdout": "", "stderr": "x\nValueError: y\n", "returncode": 1}, "exit 1 · "),
@@ -105,6 +109,13 @@ def test_a_frame_in_a_prompt_is_a_table_with_short_numbers_and_text_on_both_side
     assert prompt_line(prompt) == (
         "What is the mean of [DataFrame: 100 rows × 2 columns] by species?"
     )
+
+
+def test_a_short_frame_in_a_prompt_has_its_rows_in_the_text() -> None:
+    prompt = f"Mean of {to_text(PENGUINS.head(2), 3_000)}\nby species?"
+    quoted = [row for row in run_text(prompted(prompt)).splitlines() if row.startswith("> ")]
+    assert [row.split()[1] for row in quoted] == ["Mean", "species", "Adelie", "Gentoo", "by"]
+    assert quoted[2].split() == [">", "Adelie", "3700.12"]
 
 
 @pytest.mark.parametrize(
@@ -303,3 +314,18 @@ def test_an_exported_page_follows_the_theme_of_its_reader() -> None:
 def t() -> int:
     """Give a number."""
     return 1
+
+
+@pytest.mark.parametrize("first_to_end", [0, 1])
+def test_runs_that_answer_side_by_side_are_printed_one_after_another(first_to_end: int) -> None:
+    written = list[str]()
+    outputs = [TakenTurns(written.append) for _ in range(2)]
+    for output in outputs:
+        output.queue_up()
+    for output, text in (outputs[1], "b1 "), (outputs[0], "a1 "), (outputs[1], "b2 "):
+        output.write(text)
+    outputs[first_to_end].end()
+    outputs[0].write("" if first_to_end == 0 else "a2 ")
+    outputs[1 - first_to_end].end()
+    TakenTurns(written.append).write("next")
+    assert "".join(written) == ("a1 b1 b2 next" if first_to_end == 0 else "a1 a2 b1 b2 next")

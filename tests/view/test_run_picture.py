@@ -339,6 +339,13 @@ def test_a_denied_call_is_seen_in_the_row_and_in_the_card(
     assert "did not run" in words(run)
 
 
+def test_failed_calls_are_counted_behind_the_first_four() -> None:
+    calls = [tool_run(f"c{n}", "read", {}, "fine") for n in range(5)]
+    failed = tool_run("c9", "read", {}, ErrorInfo("E_TOOL_FAILED", "no"))
+    assert "and 2 more, 1 failed" in run_text(Story().turn("", *calls, failed).end().run)
+    assert "failed" not in run_text(Story().turn("", *calls).end().run)
+
+
 def test_long_texts_are_cut_and_say_where_the_rest_is() -> None:
     run = tool_run("c1", "read", {"path": "a"}, "x" * 15_000)
     shown = words(Story().turn("", run).turn("y" * 70_000).end().run)
