@@ -27,6 +27,7 @@ from nbagent.providers.offline.stream import ScriptedAnswer, call
 from nbagent.providers.offline.table_answers import table_answer, table_help
 from nbagent.providers.offline.tool_choice import Conversation, last_calls, plan_calls
 from nbagent.providers.offline.typed_prompt import TypedPrompt, read_prompt
+from nbagent.providers.offline.understanding import CANNOT
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _MAX_ATTEMPTS = 3
@@ -110,7 +111,8 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
 
 def _about_table(talk: Conversation, note: str) -> str:
     answer = table_answer(talk.prompt, talk.before)
-    return "\n\n".join(filter(None, [note, answer, _BY_RULES])) if answer else ""
+    rules = "" if answer.startswith(CANNOT) else _BY_RULES
+    return "\n\n".join(filter(None, [note, answer, rules])) if answer else ""
 
 
 _BY_RULES = "_Computed from the table in the prompt by the rules of offline:demo, not by a model._"
