@@ -21,7 +21,6 @@ from nbagent.providers.offline.vocabulary import (
     is_grammar,
     is_misspelt,
     meaning,
-    meanings,
     word_set,
     words_in,
 )
@@ -29,31 +28,32 @@ from nbagent.providers.offline.vocabulary import (
 CANNOT = "I cannot answer that by rules"
 NEGATED = re.compile(
     r"\b(?:not|never|nor|cannot|without|except\w*|excluding|excludes?|other than|neither|nicht"
+    r"|avoid\w*|refrain|instead of|rather than|vermeide\w*|statt"
     r"|nie(?:mals)?|kein\w*|ohne|außer\w*)\b|\w+n[’']t\b|\bnon-|\bno\b",
     re.IGNORECASE,
 )
 _ASKS_ABOUT_ACT = re.compile(
     r"\A\W*(?:(?:should|shall|may|must|could|can|would|do|did|will) (?:i|we)\b"
-    r"|(?:how|why|when|where|what if|what happens)\b.{0,20}\b(?:do|can|could|should|would|to|if|when)"
-    r" (?:i|we|you|one|someone)\b|how to\b|what happens\b|what if\b|is it\b|are we\b"
+    r"|(?:how|why|when|where|what)\b.{0,20}\b(?:do|can|could|should|would|to)"
+    r" (?:i|we|you|one|someone)\b|how to\b|what happens\b|are we\b"
+    r"|is it (?:safe|ok|okay|right|wise|possible|good|a good|fine|allowed)\b"
     r"|would it\b|(?:soll|sollte|darf|kann|muss|könnte) (?:ich|man|wir)\b"
     r"|wie \w+ (?:ich|man|wir)\b|was passiert\b|did you\b|have you\b|why\b|warum\b)",
     re.IGNORECASE | re.DOTALL,
 )
-_CONTENT = re.compile(
-    r"```.*?```|`[^`]*`|'[^'\n]{2,}'|\"[^\"\n]*\"|“[^”\n]*”|„[^“\n]*“"
-    r"|(?:\b(?:saying|says|that|dass|body|about|text|message)\b|:\s).*\Z",
-    re.DOTALL | re.IGNORECASE,
+_QUOTED = re.compile(
+    r"```.*?```|`[^`]*`|(?<!\w)'[^'\n]{2,}'(?!\w)|\"[^\"\n]*\"|“[^”\n]*”|„[^“\n]*“", re.DOTALL
 )
-"""Words that are the text of a message, not an order."""
+"""Quoted words are the text of a message, not an order."""
 
 
 def refusal_to_act(prompt: str) -> str:
     """Say why no tool is called: the sentence is negated or asks about an act; else empty."""
-    if re.match(r"\W*(?:please |bitte )?(?:do not|don[’']t|never)\b", prompt, re.I) or (
-        NEGATED.search(_CONTENT.sub(" ", prompt))
-    ):
+    plain = _QUOTED.sub(" ", prompt)
+    if NEGATED.search(plain):
         return "The sentence has a negation, which my rules do not act on, so I call no tool."
+    if re.search(r"\b(?:if|unless|wenn|falls|sofern)\b", plain, re.I):
+        return "The sentence has a condition, which my rules do not act on, so I call no tool."
     if _ASKS_ABOUT_ACT.search(prompt):
         return "The sentence asks about an act and does not order it, so I call no tool."
     return ""
@@ -107,6 +107,8 @@ def _is_used(token: str, question: Question) -> bool:
         return is_pair or question.statistic == "range"
     if word in _RISKY:
         return word in ("them", "this", "now", "about") and not {"difference"} & question.own
+    if re.search(r"\bthe two\b|\bbeiden?\b", question.left, re.I) and word in ("two", "beiden"):
+        return False
     if word in ("two", "three", "four", "five", "ten", "zwei", "drei", "vier", "fünf", "zehn"):
         return bool(question.direction)
     if is_grammar(word) or word in _PLAIN or _is_of_column(word, question):
@@ -156,8 +158,7 @@ def _is_of_column(word: str, question: Question) -> bool:
     limited = [limit.column for limit in question.filters]
     names = [*question.columns, *question.named, *limited, *filter(None, [question.by])]
     own = {part for name in names for part in (*map(meaning, words_in(name)), *column_words(name))}
-    typed = {part for part in words_in(word)}
-    parts = {meaning(part) for one in typed for part in compound_parts(one)}
+    parts = {meaning(part) for own_word in words_in(word) for part in compound_parts(own_word)}
     known = own | {*STATISTICS, "count"} | (question.own & {"missing", "unique"})
     if parts <= known or column_of_word(table, word) in names:
         return True
@@ -232,9 +233,10 @@ def not_understood(words: Iterable[str], question: Question) -> str:
     known += [f"`{limit.column}` is {limit.text}" for limit in question.filters]
     known += [question.statistic] if question.statistic else []
     shown = ", ".join(f"“{word}”" for word in listed)
-    absent = [w for w in listed if w[:1].isupper() and not meanings(w) & column_set(table.columns)]
+    absent = [word for word in listed if re.fullmatch(r"[A-ZÄÖÜ][^\W\d_]{2,}", word)]
+    absent = [word for word in absent if not is_grammar(word) and not word.isupper()]
     values = ""
-    if absent and absent[0][0].isalpha():
+    if absent:
         values = f" No cell of the table is “{absent[0]}”."
     understood = f" I understood {', '.join(known)}." if known else ""
     columns = ", ".join(f"`{name}`" for name in table.columns[:12])
@@ -242,8 +244,3 @@ def not_understood(words: Iterable[str], question: Question) -> str:
         f"{CANNOT}: I did not understand {shown}.{values}{understood}"
         f" The table has the columns {columns}."
     )
-
-
-def column_set(names: Iterable[str]) -> set[str]:
-    """Return the meanings of all columns' names."""
-    return {own for name in names for own in meanings(name)}
