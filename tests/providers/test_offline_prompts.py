@@ -255,7 +255,7 @@ FIRST_PROMPTS: list[Row] = [
     ("{{ df.to_dict() }} mean mass of Gentoo", NONE, "", "**5100** (2 rows)"),
     ("{{ df.to_json(orient='records') }} mean mass of Gentoo", NONE, "", "**5100** (2 rows)"),
     ("{{ df.species }} how many Adelie?", NONE, "", "**2** of 6 rows"),
-    ("{{ df }} and {{ cities }}: which city is largest?", NONE, "", "**Berlin**"),
+    ("{{ df }} and {{ cities }}: which city is largest?", NONE, "", "has several tables"),
     ("Which penguins are from Dream? {{ df }}", (mean_mass,), "", "**3** of 6 rows"),
     # Two questions.
     ("What's the population of Oslo? And the area of Bergen?", TWO,

@@ -567,45 +567,6 @@ def _fill_all_choices(parameters: Sequence[Parameter], filling: _Filling) -> Non
                 filling.candidates[parameter.name] = choices[:_MAX_CALLS]
 
 
-def compose(schema: dict[str, Any], facts: Sequence[dict[str, Any]]) -> Any:
-    """Compose a value for a schema from known facts; a list has one item per fact."""
-    node = first_member(schema)
-    kind = node.get("type")
-    if kind == "array":
-        item = json_object(node.get("items")) or {}
-        return [compose(item, [fact]) for fact in facts] or [compose(item, ())]
-    if kind != "object":
-        choices = [*items(node.get("enum")), *([node["const"]] if "const" in node else [])]
-        known = [value for fact in facts for value in fact.values() if _has_json_type(value, kind)]
-        usual: Any = _DEFAULT_VALUES.get(str(kind), "unknown")
-        return next(
-            (value for value in known if value in choices), next(iter(choices or known), usual)
-        )
-    remaining = {name: value for fact in reversed(facts) for name, value in fact.items()}
-    of_facts = {own for name in remaining for own in meanings(name)}
-    built: dict[str, Any] = {}
-    properties = property_schemas(node)
-    # Properties named like a fact take its value before the others.
-    for name, own in sorted(properties.items(), key=lambda it: not meanings(it[0]) & of_facts):
-        inner = first_member(own)
-        if inner.get("type") in ("array", "object"):
-            built[name] = compose(inner, facts)
-            continue
-        near = {key: value for key, value in remaining.items() if meanings(key) & meanings(name)}
-        built[name] = compose(inner, [near, remaining])
-        taken = [key for key in (*near, *remaining) if remaining[key] == built[name]]
-        remaining.pop(next(iter(taken), ""), None)
-    return {name: built[name] for name in properties}
-
-
-def _has_json_type(value: Any, kind: Any) -> bool:
-    """True if a value has this scalar type of JSON Schema."""
-    if kind == "number":
-        return isinstance(value, int | float) and not isinstance(value, bool)
-    types = {"string": str, "integer": int, "boolean": bool}
-    return type(value) is types.get(kind)
-
-
 def items(value: Any) -> list[Any]:
     """Items of a JSON list; none for anything else."""
     return cast("list[Any]", value) if isinstance(value, list) else []

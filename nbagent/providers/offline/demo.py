@@ -13,7 +13,6 @@ from dataclasses import replace
 from nbagent.contracts.canonical import json_object
 from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart
 from nbagent.contracts.model import ChatRequest, ToolSpec
-from nbagent.providers.offline.argument_values import compose
 from nbagent.providers.offline.call_results import (
     PlannedCall,
     call_with_result,
@@ -22,11 +21,12 @@ from nbagent.providers.offline.call_results import (
     results_text,
 )
 from nbagent.providers.offline.plain_answers import plain_answer, repeated_text, sum_answer
-from nbagent.providers.offline.prompt_values import values_in
 from nbagent.providers.offline.stream import ScriptedAnswer, call
 from nbagent.providers.offline.table_answers import table_answer, table_help
 from nbagent.providers.offline.tool_choice import Conversation, last_calls, plan_calls
+from nbagent.providers.offline.typed_answers import typed_answer
 from nbagent.providers.offline.typed_prompt import TypedPrompt, read_prompt
+from nbagent.providers.offline.understanding import CANNOT
 from nbagent.providers.wires.tool_schemas import wire_schema
 
 _MAX_ATTEMPTS = 3
@@ -69,11 +69,11 @@ def _with_final_answer(request: ChatRequest) -> ScriptedAnswer:
         for made in talk.now or talk.earlier
         if made.ok and made.tool != FINAL_ANSWER
     ]
-    values = values_in(talk.prompt.text, set())
-    facts = facts or [
-        {value.kind: value.text if value.number is None else value.number} for value in values
-    ]
-    answer = compose(wire_schema(final.parameters, inline=True), facts)
+    schema = wire_schema(final.parameters, inline=True)
+    answer = typed_answer(schema, facts, talk.prompt.text, step.text)
+    if answer is None:
+        text = "I cannot give the typed answer: its values are not in a result or in the prompt."
+        return ScriptedAnswer(reasoning=step.reasoning, text=f"{text}\n\n{step.text}")
     return ScriptedAnswer(reasoning=step.reasoning, calls=[call(FINAL_ANSWER, answer)])
 
 
@@ -110,7 +110,8 @@ def _rule_answer(request: ChatRequest) -> ScriptedAnswer:
 
 def _about_table(talk: Conversation, note: str) -> str:
     answer = table_answer(talk.prompt, talk.before)
-    return "\n\n".join(filter(None, [note, answer, _BY_RULES])) if answer else ""
+    rules = "" if answer.startswith(CANNOT) else _BY_RULES
+    return "\n\n".join(filter(None, [note, answer, rules])) if answer else ""
 
 
 _BY_RULES = "_Computed from the table in the prompt by the rules of offline:demo, not by a model._"
@@ -179,17 +180,19 @@ _ASKS_WHO = re.compile(
 def _introduction(talk: Conversation, tools: Iterable[ToolSpec], note: str) -> str:
     """Say that this is a stand-in, why it cannot answer, and what it needs."""
     tables = [table for table in talk.prompt.tables if table.columns]
-    named = ", ".join(f"`{tool.name}`" for tool in list(tools)[:8]) or "none"
+    names = ", ".join(f"`{tool.name}`" for tool in list(tools)[:8])
     usage = (
-        "Use words of a tool's name and give its arguments as names, numbers or quoted text, or"
-        ' write the call itself in backticks, as in `` `population(city="Oslo")` ``.'
+        f"The tools here: {names}. Use words of a tool's name and give its arguments as names,"
+        " numbers or quoted text, or write the call itself in backticks."
+        if names
+        else "There is no tool here; name some with `--tools`."
     )
     about = note or (table_help(tables) if tables else "No rule of mine fits your words.")
     if not note and _ASKS_WHO.search(talk.prompt.text):
         about = "My answers follow rules for words."
     return (
         f"I am `offline:demo`, a rule-based stand-in and not a language model. {about}\n\n"
-        f"The tools here: {named}. {usage} I can also compute, count, answer simple questions"
+        f"{usage} I can also compute, count, answer simple questions"
         " about a table in the prompt, or write a long text.\n\nFor a language model choose one"
         " with `--model PROVIDER:MODEL`; `%agent models` lists what can be asked here."
     )

@@ -9,6 +9,7 @@ from contextlib import suppress
 
 from nbagent.providers.offline.call_results import number_text
 from nbagent.providers.offline.prompt_values import number_of
+from nbagent.providers.offline.vocabulary import is_german
 
 _LONG_TEXT = re.compile(
     r"\b(?:story|essay|poem|geschichte|gedicht|aufsatz|long (?:text|answer)"
@@ -40,7 +41,19 @@ _SPOKEN = (
     (r"\^", "**"),
     (r"\b(?:squared|zum quadrat)\b", "**2"),
 )
-_SUM = re.compile(r"(?<![\w.])[\d(][\d\s.()]*(?:(?:\*\*|[-+*/])[\d\s.(-]*[\d)]*[\d\s.()]*)+")
+_ORDERS = (
+    (r"\bsubtract ([-\d.]+) from ([-\d.]+)", r"\2 - \1"),
+    (r"\badd ([-\d.]+) (?:and|to) ([-\d.]+)", r"\1 + \2"),
+    (r"\bmultiply ([-\d.]+) (?:by|and|with) ([-\d.]+)", r"\1 * \2"),
+    (r"\bdivide ([-\d.]+) by ([-\d.]+)", r"\1 / \2"),
+    (r"(?<![\d.])(\d+ ?/ ?\d+) (?:of|von) (?=\d)", r"(\1) * "),
+)
+_FILL_WORDS = re.compile(
+    r"\b(?:what|whats|how much|is|are|was|ist|wie ?viel|sind|s|the|result|of|compute|calculate"
+    r"|berechne|ergibt|please|bitte|equals?|gleich|and|evaluate|von|die|der|das|value|a|number|me"
+    r"|tell|give)\b|[?!=:’'`]|\.(?!\d)"
+)
+_SUM = re.compile(r"[-+*/().\d\s]*\d[-+*/().\d\s]*")
 _CHANGES: tuple[tuple[str, Callable[[float], float]], ...] = (
     (r"\b(?:double|twice|verdopple|verdoppeln?|das doppelte)\b", lambda n: n * 2),
     (r"\b(?:triple|verdreifache)\b", lambda n: n * 3),
@@ -52,26 +65,35 @@ _MAX_FIGURE = 1e12
 
 
 def sum_answer(prompt: str) -> str:
-    """Compute a sum in the prompt: `12*7`, `2 plus 2`, `double 5`; empty without one."""
-    text = re.sub(r"(?<=\d),(?=\d{3}\b)", "", prompt.lower())
-    for pattern, change in _CHANGES:
-        numbers = re.findall(r"(?<![\w.])-?\d{1,12}(?:\.\d{1,9})?(?![\w.]*\w)", text)
-        if re.search(pattern, text) and len(numbers) == 1 and float(numbers[0]) >= 0:
-            return f"**{number_text(change(number_of(numbers[0]) or 0))}**"
-    if re.search(r"\d{4}-\d\d-\d\d", text):
+    """Compute a sum that is the whole prompt: `12*7`, `2 plus 2`, `double 5`; else empty."""
+    text = _with_points(prompt.strip().lower())
+    if text is None or re.search(r"\d{4}-\d\d-\d\d", text):
         return ""
+    for pattern, change in _CHANGES:
+        rest = _FILL_WORDS.sub(" ", re.sub(pattern, " ", text)).strip()
+        if re.search(pattern, text) and re.fullmatch(r"\d{1,12}(?:\.\d{1,9})?", rest):
+            return f"**{number_text(change(number_of(rest) or 0))}**"
     typed = text
-    for pattern, sign in _SPOKEN:
+    for pattern, sign in (*_ORDERS, *_SPOKEN):
         text = re.sub(pattern, sign, text)
-    for match in _SUM.finditer(text):
-        source = match[0].strip()
-        with suppress(
-            ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError
-        ):
-            figure = _figure(ast.parse(source[:200], mode="eval").body)
-            shown = f"{source} = " if text == typed else ""
-            return f"{shown}**{number_text(figure)}**"
+    source = _FILL_WORDS.sub(" ", text).strip()
+    if not _SUM.fullmatch(source) or not re.search(r"[-+*/]", source[1:]):
+        return ""
+    with suppress(ValueError, SyntaxError, ArithmeticError, TypeError, RecursionError, MemoryError):
+        figure = _figure(ast.parse(source[:200], mode="eval").body)
+        shown = f"{source} = " if text == typed else ""
+        return f"{shown}**{number_text(figure)}**"
     return ""
+
+
+def _with_points(text: str) -> str | None:
+    """Write numbers with a decimal point; None if a sign may be one of thousands or a point."""
+    has_thousands = bool(re.search(r"\d,\d{3}(?!\d)", text))
+    has_point = bool(re.search(r"\d\.\d{3}(?!\d)", text))
+    if (has_thousands and has_point) or ((has_thousands or has_point) and is_german(text)):
+        return None
+    text = re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", text)
+    return re.sub(r"(?<=\d),(?=\d)", ".", text)
 
 
 def repeated_text(prompt: str) -> str:

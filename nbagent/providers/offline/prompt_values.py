@@ -77,6 +77,7 @@ _VERBS = word_set(
     "ask book compare convert count describe download fetch find hi look make plant read run search"
     " send set write vergleiche finde suche schreibe sende schicke lies setze rechne übersetze"
     " translate add multiply divide subtract plan create delete order calculate please evaluate"
+    " sort rank email show give tell"
     " average total list summarize check open close turn switch start stop call use"
 )
 """Verbs that begin a sentence with a capital and are not part of a name."""

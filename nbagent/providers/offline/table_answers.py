@@ -23,6 +23,7 @@ from nbagent.providers.offline.table_questions import (
     read_question,
 )
 from nbagent.providers.offline.typed_prompt import Table, TypedPrompt, cell_number
+from nbagent.providers.offline.understanding import CANNOT, left_over, not_understood
 from nbagent.providers.offline.vocabulary import is_grammar, meanings
 
 _MAX_SHOWN = 10
@@ -63,7 +64,14 @@ def table_answer(prompt: TypedPrompt, earlier: Sequence[TypedPrompt] = ()) -> st
         return _summary(tables[0])
     questions = [read_question(prompt.question, table) for table in tables]
     question = max(questions, key=lambda typed: typed.strength)
+    if unknown := left_over(question):
+        return not_understood(unknown, question)
+    if len(questions) > 1:
+        return f"{CANNOT}: the prompt has several tables; put in the one that is meant."
     if not prompt.tables:
+        counts = _is_counting(question.text)
+        if not (question.strength or question.statistic or question.direction or counts):
+            return ""
         start = max(i for i, typed in enumerate(earlier) if typed.tables)
         last = read_question(earlier[start].question, question.table)
         for typed in earlier[start + 1 :]:
@@ -165,7 +173,11 @@ def _structure_answer(question: Question) -> str:
             f"The table has **{table.n_rows:,}** rows and {_count(len(table.columns), 'column')}."
         )
     if re.search(r"\b(?:columns?|fields|variables|spalten?|merkmale)\b", text, re.I) and not (
-        question.columns or question.statistic or question.direction or question.named
+        "missing" in question.own
+        or question.columns
+        or question.statistic
+        or question.direction
+        or question.named
     ):
         return f"The table has {_count(len(table.columns), 'column')}: {names}."
     is_plain = not (question.strength or question.statistic or question.direction)
@@ -437,11 +449,15 @@ def _largest_answer(question: Question) -> str:
     asks_value = question.statistic in ("maximum", "minimum") and not re.search(
         r"\b(?:which|who|welche\w*|wer|row)\b", question.text, re.I
     )
+    if SORTED.search(question.text) and len(table.columns) == 1:
+        listed = ", ".join(_cell(row[index]) for row in ordered[:50])
+        return f"The {word} first: {listed}{_left_out(len(question.rows) - min(50, len(ordered)))}"
     if asks_value or len(table.columns) == 1:
         return f"The {word} `{target}`{where} is **{best}**."
     if SORTED.search(question.text):
         shown = _rows_text(table, ordered[:_MAX_SHOWN])
-        return f"The rows by `{target}`{where}, the {word} first:\n\n{shown}"
+        rest = _left_out(len(question.rows) - min(_MAX_SHOWN, len(ordered)))
+        return f"The rows by `{target}`{where}, the {word} first:\n\n{shown}{rest}"
     if (wanted := _number_of_rows(question.text)) > 1:
         shown = _rows_text(table, ordered[:wanted])
         return f"The rows with the {word} `{target}`{where}:\n\n{shown}"
@@ -452,6 +468,10 @@ def _largest_answer(question: Question) -> str:
     also = f" (and {len(names) - 3} more)" if len(names) > 3 else ""
     verb = "has" if len(names) == 1 else "have"
     return f"**{', '.join(names[:3])}**{also} {verb} the {word} `{target}`{where}: **{best}**."
+
+
+def _left_out(n_rows: int) -> str:
+    return f"\n\n{_count(n_rows, 'row')} left out." if n_rows > 0 else ""
 
 
 def _ordered_rows(question: Question) -> tuple[str, list[list[str]]] | None:

@@ -114,6 +114,8 @@ class Question:
     """Meanings of columns that an adjective speaks of."""
     own: set[str] = field(default_factory=set[str])
     """Meanings of the words."""
+    left: str = ""
+    """Words without named cells, conditions and the group."""
 
     @property
     def strength(self) -> int:
@@ -165,6 +167,7 @@ def read_question(text: str, table: Table) -> Question:
     if grouped and not _is_sort_key(table, grouped[1], left):
         question.by = grouped[1]
         left = left[: grouped[0].start()] + " " + left[grouped[0].end() :]
+    question.left = left
     _read_adjectives(question, left)
     question.columns = _columns_in(table, left)
     if not question.statistic:
@@ -325,6 +328,14 @@ def _read_adjectives(question: Question, text: str) -> None:
         question.statistic, question.direction = "range", 0
     elif SORTED.search(text):
         question.direction = 1 if re.search(r"\bdesc|\brank|\babsteigend", text, re.I) else -1
+
+
+def adjective(word: str) -> str | None:
+    """Return the dimension that an adjective speaks of; None for other words."""
+    for roots, _, dimension in _ADJECTIVES:
+        if re.fullmatch(rf"(?:{roots}){_FORM}", word):
+            return dimension
+    return None
 
 
 _WHICH = re.compile(r"\b(?:which|who|welche\w*|wer)\b(?!.*\b(?:than|als)\b)", re.I | re.S)

@@ -17,6 +17,7 @@ from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.schema_walk import property_schemas
 from nbagent.providers.offline.argument_values import Parameter, fill, parameters_of
 from nbagent.providers.offline.call_results import PlannedCall
+from nbagent.providers.offline.clear_calls import unclear_call
 from nbagent.providers.offline.plain_answers import plain_answer
 from nbagent.providers.offline.prompt_values import (
     Value,
@@ -28,6 +29,7 @@ from nbagent.providers.offline.prompt_values import (
     without_quotes,
 )
 from nbagent.providers.offline.typed_prompt import Table, TypedPrompt
+from nbagent.providers.offline.understanding import CANNOT, refusal_to_act
 from nbagent.providers.offline.vocabulary import is_known, is_misspelt, meanings, words_in
 
 _NAME_WEIGHT = 3
@@ -107,6 +109,8 @@ class Plan:
     note: str = ""
     reuses: bool = False
     """An earlier result may be used again. Not for files and variables, which change."""
+    is_certain: bool = False
+    """The whole sentence is understood."""
 
 
 def last_calls(earlier: Sequence[PlannedCall]) -> list[PlannedCall]:
@@ -116,19 +120,41 @@ def last_calls(earlier: Sequence[PlannedCall]) -> list[PlannedCall]:
 
 
 def plan_calls(talk: Conversation, tools: dict[str, ToolSpec], *, forced: bool) -> Plan:
-    """Plan calls: those written in the prompt, else a known sentence, else the best tools."""
+    """Plan calls: those written in the prompt, else a known sentence, else the best tools.
+
+    Nothing is called for a negated sentence, a question about an act, or a part of the words.
+    """
     if not tools:
         return Plan()
     prompt = talk.prompt.text
+    if forced:
+        return _best_tools(talk, tools, forced=True)
+    plan = _plan(talk, tools)
+    if plan.planned and (refusal := refusal_to_act(prompt)):
+        return Plan((), refusal, refusal)
+    if not plan.planned or plan.is_certain:
+        return plan
+    values = _typed_values(talk, tools.values())[1]
+    unclear = unclear_call(plan.planned, tools, prompt, values)
+    return Plan((), unclear, unclear) if unclear else plan
+
+
+def _plan(talk: Conversation, tools: dict[str, ToolSpec]) -> Plan:
+    prompt = talk.prompt.text
     if written := _written_calls(prompt, tools):
-        return Plan(written, "The prompt contains the call.")
-    best = _best_tools(talk, tools, forced=forced)
-    if len({planned.tool for planned in best.planned}) > 1 and not forced:
-        best = _plan_of_parts(talk, tools) or best
-    own = {planned.tool for planned in best.planned} - _SENTENCES.keys()
+        return Plan(written, "The prompt contains the call.", is_certain=True)
+    best = _best_tools(talk, tools, forced=False)
+    used = {planned.tool for planned in best.planned}
+    if len(used) > 1:
+        parts = _plan_of_parts(talk, tools)
+        if parts is None and len(best.planned) > len(used):
+            unclear = f"{CANNOT}: I do not know which value belongs to which of the tools."
+            return Plan((), unclear, unclear)
+        best = parts or best
+    own = used - _SENTENCES.keys()
     is_named = any(meanings(name) & meanings(without_quotes(prompt)) for name in own)
     if not is_named and (sentence_calls := _sentence_calls(prompt, tools)):
-        return Plan(sentence_calls, "My rules know this sentence.")
+        return Plan(sentence_calls, "My rules know this sentence.", is_certain=True)
     return best
 
 
@@ -331,11 +357,11 @@ def _reason(chosen: Sequence[_Candidate], values: Sequence[Value]) -> str:
     if not chosen:
         return f"No tool fits the words of the prompt.{with_values}"
     parts = [
-        f"`{candidate.tool.name}`"
-        + (f" ({', '.join(sorted(candidate.matched))})" if candidate.matched else "")
+        candidate.tool.name
+        + (f" (by the words {', '.join(sorted(candidate.matched))})" if candidate.matched else "")
         for candidate in chosen
     ]
-    return f"Tools that fit the words of the prompt: {', '.join(parts)}.{with_values}"
+    return f"Tools that fit the prompt: {', '.join(parts)}.{with_values}"
 
 
 def _missing_text(best: _Candidate) -> str:
