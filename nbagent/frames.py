@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import warnings
 import weakref
 from collections.abc import Collection, Sequence
 from contextlib import suppress

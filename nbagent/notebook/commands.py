@@ -300,7 +300,8 @@ class Commands:
                 parent_id = last_run_id(ref, current_store())
         else:
             parent_id = self._run_id(ref)
-            if (record := handles.open_run(parent_id).record).ok:
+            record = handles.open_run(parent_id).record
+            if record.ok and record.workflow is None:  # a workflow continues with its next step
                 # No error: this line must not stop Run All of a notebook that has it.
                 print(
                     f"nothing to resume: run {parent_id[:8]} has ended ({record.stop_reason}). To "

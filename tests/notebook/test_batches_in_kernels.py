@@ -45,7 +45,7 @@ def test_headless_batch_is_one_final_display_of_at_most_20_kb(kernel: LiveKernel
     assert display.get("transient", {}) == {}
     assert sum(len(text.encode()) for text in display["data"].values()) < 20_000
     assert "12 of 12" in display["data"]["text/plain"]
-    assert "✕ 7: LLM_HTTP_ERROR: no luck" in display["data"]["text/plain"]
+    assert "LLM_HTTP_ERROR: no luck" in display["data"]["text/plain"]
     assert "data-do" not in display["data"]["text/html"]
     assert kernel.value("_run") == "no run of a batch"
     assert kernel.value("_batch is b")

@@ -81,13 +81,13 @@ def _words_of(tool: ToolSpec) -> set[str]:
 def _is_clear(parameter: Parameter, made: PlannedCall, tool: ToolSpec, prompt: str) -> bool:
     """True if a required argument is a value, and not a word of the tool or of the sentence."""
     value = made.arguments.get(parameter.name)
-    if parameter.is_number and type(value) in (int, float):
+    if parameter.is_number and isinstance(value, int | float) and not isinstance(value, bool):
         return _has_same_unit(parameter, value, prompt)
     if not isinstance(value, str):
         return True
     own_words = words_in(value)
     if "date" in words_in(parameter.name) and parameter.type == "string":
-        return iso_date(value) is not None
+        return bool(iso_date(value))
     names = {
         own
         for argument in parameters_of(tool.parameters)

@@ -219,8 +219,8 @@ def _unclear_phrases(question: Question) -> list[str]:
     counts = {"count", "size", "n", "proportion"} & {*question.table.columns}
     if counts and (match := re.search(r"\b(?:common|frequent|often|häufig\w*)\b", text, re.I)):
         unclear.append(match[0])
-    if NEGATED.search(text) and not _negates_flag(question):
-        unclear.append(NEGATED.search(text)[0])  # pyright: ignore[reportOptionalSubscript]
+    if (match := NEGATED.search(text)) and not _negates_flag(question):
+        unclear.append(match[0])
     return unclear
 
 
