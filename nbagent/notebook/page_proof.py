@@ -174,16 +174,19 @@ class FinalDisplay:
     def _update(self) -> None:
         """Replace the view by the end, and watch if a page does so."""
         self._show_now()
-        if self._loop is None or not self.has_page or self._output.is_boxed:
+        # A page that has applied updates may be busy for long, and applies this one later.
+        is_proved = self._proof.applies_updates is True or self._output.is_boxed
+        if self._loop is None or not self.has_page or is_proved:
             self.settle()
-            return
-        self._loop.call_later(APPLY_WAIT_S, self._not_applied)
-        if self._proof.applies_updates:
-            # It was proved before, so no cell waits for it again.
-            self.settled.set()
+        else:
+            self._loop.call_later(APPLY_WAIT_S, self._not_applied)
 
     def _not_applied(self) -> None:
-        if self in _open:
+        if self not in _open:
+            return
+        if self._proof.applies_updates:  # it has applied the update of another view meanwhile
+            self.settle()
+        else:
             self._proof.applies_updates = False
             self._show_below()
 
