@@ -187,7 +187,7 @@ class Output:
             return compare_node(records)
         (run,) = records
         unfolded = self.unfolded.get(run.id, frozenset())
-        return picture(run, unfolded=unfolded, kernel=self.id, has_record=has_records())
+        return picture(run, unfolded=unfolded, kernel=self.id, records=_records_choice())
 
     def _text(self, records: list[RunRecord]) -> str:
         if len(records) > 2:
@@ -269,11 +269,6 @@ def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 
-def has_records() -> bool:
-    """True if the outputs of this notebook hold records, as the setting `records` says."""
-    return _records_choice() != "off"
-
-
 def _records_choice() -> str:
     # A broken file of the project stops no picture of a run.
     return current_settings(without_project=bool(project_file_error())).records
@@ -286,6 +281,6 @@ def running_metadata(run_id: str) -> dict[str, Any]:
 
 def display_final(run: RunRecord, text: Callable[[RunRecord], str] = saved_text) -> None:
     """Show a run without buttons, in one final display with its text."""
-    drawn = page(picture(run, actions=False, has_record=has_records()))
+    drawn = page(picture(run, actions=False, records=_records_choice()))
     made = {"text/html": drawn, "text/plain": text(run)}
     display(made, raw=True, metadata=records_metadata(run))

@@ -185,20 +185,29 @@ class FinalDisplay:
         elif applies or self.has_page:
             self._update()
 
+    @property
+    def _will_apply(self) -> bool:
+        """True if the page applies the update, perhaps late: it may be busy for long.
+
+        A page that has drawn its outputs anew, such as when another tab trusts a shared notebook,
+        may apply no more updates.
+        """
+        return self._proof.applies_updates is True and not self._is_redrawn
+
     def _update(self) -> None:
         """Replace the view by the end, and watch if a page does so."""
         self._show_now()
-        if self._loop is None or not self.has_page or self._output.is_boxed:
+        if self._loop is None or not self.has_page or self._output.is_boxed or self._will_apply:
             self.settle()
-            return
-        self._loop.call_later(APPLY_WAIT_S, self._not_applied)
-        if self._proof.applies_updates and not self._is_redrawn:
-            # It was proved before, so no cell waits for it again. A page that has drawn its outputs
-            # anew, such as when another tab trusts a shared notebook, applies no more updates.
-            self.settled.set()
+        else:
+            self._loop.call_later(APPLY_WAIT_S, self._not_applied)
 
     def _not_applied(self) -> None:
-        if self in _open:
+        if self not in _open:
+            return
+        if self._will_apply:  # it has applied the update of another view meanwhile
+            self.settle()
+        else:
             self._proof.applies_updates = False
             self._show_below()
 

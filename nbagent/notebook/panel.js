@@ -507,6 +507,7 @@ function createShared(model) {
     /** True once a view of this page was at the right. */ wasBeside: false,
     besideSince: performance.now(),
     send(/** @type {any} */ message) {
+      if (shared.isDead) return; // its comm is closed: sending would raise
       if (message.kind in STOPS) shared.stopping = message.kind;
       model.send(message);
       shared.patch();

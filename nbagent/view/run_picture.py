@@ -38,7 +38,10 @@ from nbagent.view.turn_request import (
 
 _PROMPT_CHARS = 2_000
 _TIMED_TURNS, _TIMED_CALLS, _TIMED_NAME_CHARS = 100, 8, 40
-_RECORD_NOTE = "its record is in this file"
+_RECORD_NOTES = {
+    "all": "its record is in this file",
+    "own": "its record is in this file without the results of tools, whose start is shown above",
+}
 # JupyterLab (MathJax 3) and nbconvert (MathJax 2) typeset text between `$` in any output: "$5 or
 # $6" would become a formula, and a model's text would be run as TeX. These classes prevent that.
 ROOT_CLASS = "nba-run mathjax_ignore tex2jax_ignore"
@@ -52,7 +55,7 @@ def picture(
     kernel: str = "",
     actions: bool = True,
     next_step: str = "",
-    has_record: bool = False,
+    records: str = "off",
 ) -> Node:
     """Draw a whole run.
 
@@ -63,7 +66,7 @@ def picture(
         kernel: `data-kernel` of the output that answers the buttons.
         actions: False omits the buttons.
         next_step: command that continues the run, for a form without buttons.
-        has_record: True if the file that holds the picture holds the run's record too.
+        records: the setting of this name, for the file that holds the picture.
     """
     has_actions = actions and live is None and run.phase != "Running"
     answer, answer_figures = _answer_nodes(run)
@@ -88,7 +91,7 @@ def picture(
             run_status.ending_text(run),
         ),
         answer_box(run) if has_actions else None,
-        None if live else footer(run, has_actions, _RECORD_NOTE if has_record else next_step),
+        None if live else footer(run, has_actions, _RECORD_NOTES.get(records, next_step)),
         role="group",
         aria_label=f"agent run, {sanitize_value(run.model)}",
         data_run=run.id,

@@ -352,6 +352,7 @@ def _gone_after_a_restart(desk: Desk) -> None:
     page.evaluate("() => nbt.current().sessionContext.session.kernel.restart()")
     expect(desk.error).to_contain_text("The kernel of this panel is gone. Run the cell again")
     expect(desk.box).to_have_value(f"What opens {KEY}?")
+    desk.box.press_sequentially(" Typed on")
     expect(desk.button("Send")).to_be_disabled()
     expect(desk.phases.last).to_have_text("Interrupted")
     run = desk.root.locator(".nba-run").last
@@ -362,6 +363,7 @@ def _gone_after_a_restart(desk: Desk) -> None:
     desk.ends("Answered")
     answers: Any = desk.root.locator(".nba-answer")
     assert "717,710" in answers.last.inner_text()
+    assert not [line for line in desk.notebook.console if "Cannot send" in line]
 
 
 SENT_DRAFTS = """

@@ -78,6 +78,21 @@ def test_the_answer_and_the_record_reach_each_front_end_once(
         assert record.id == kernel.value("_run.id")
 
 
+def test_a_page_that_has_applied_updates_may_be_busy_at_the_end_of_a_run(
+    kernel: LiveKernel,
+) -> None:
+    kernel.new_session()
+    kernel.run(RUN, page=FakePage(kernel))
+    # The shortest wait: a busy page never applies an update in time.
+    kernel.run("from nbagent.notebook import page_proof\npage_proof.APPLY_WAIT_S = 0")
+    try:
+        for _ in range(2):
+            busy = kernel.run(SLOW, page=FakePage(kernel, applies=False))
+            assert [kind for kind, _ in finals(busy)] == ["update_display_data"]
+    finally:
+        kernel.run("page_proof.APPLY_WAIT_S = 2.0")
+
+
 @pytest.mark.parametrize(("page", "is_printed"), [({}, False), ({"shows": False}, True)])
 def test_a_run_that_no_page_shows_is_printed_while_it_goes_on(
     kernel: LiveKernel, page: dict[str, Any], is_printed: bool
@@ -118,7 +133,11 @@ def test_the_first_output_says_that_a_run_has_started_and_leads_to_it(
     kernel.run("%%agent --quiet\nHello?")
     other = file.read_text().replace(run_id, "0" * 16)
     file.write_text(other)
-    assert kernel.value(f"len(nbagent.read_notebook({str(file)!r}).runs())") == 0
+    printed = kernel.run(
+        f"print('runs:', len(nbagent.read_notebook({str(file)!r}).runs()))"
+    ).printed
+    assert "saved.ipynb names without a record: run 00000000; not in " in printed
+    assert "runs: 0" in printed
 
 
 def test_a_page_that_comes_late_gets_the_run_and_the_lines_end(kernel: LiveKernel) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Mapping
 from itertools import pairwise
@@ -16,9 +17,10 @@ from nbagent.contracts.events import ToolCallStarted
 from nbagent.contracts.ports import ShowPieces
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message, read_message
+from nbagent.notebook.page_module import script
 from nbagent.notebook.run_widget import LiveRun
 from nbagent.view.live_changes import Op
-from nbagent.view.node import Node, h, text_of
+from nbagent.view.node import ATTRIBUTES, TAGS, VALUES, Node, h, text_of
 from nbagent.view.run_picture import picture
 
 STORY = drawn()
@@ -258,3 +260,12 @@ def test_nothing_that_was_drawn_before_the_end_is_sent_after_it(kind: str) -> No
         assert [op[0] for op in stage.ops[-1:]] == ["done"]
 
     asyncio.run(go())
+
+
+def test_the_page_gets_the_closed_lists_with_its_code() -> None:
+    first, _, rest = script().partition("\n")
+    lists = json.loads(first.removeprefix("const LISTS = ").removesuffix(";"))
+    assert set(lists["tags"]) == TAGS
+    assert set(lists["attributes"]) == ATTRIBUTES
+    assert lists["values"] == {name: pattern.pattern for name, pattern in VALUES.items()}
+    assert "new Set(LISTS.tags)" in rest

@@ -126,3 +126,22 @@ def test_nbdiff_of_two_runs_is_short(shown: list[dict[str, Any]], tmp_path: Path
     ).stdout
     assert "## modified /cells/0/outputs/0/data/text/html" in diff
     assert len(diff.splitlines()) <= MAX_DIFF_LINES, diff
+
+
+FOOTERS = {
+    "all": "its record is in this file<",
+    "own": "its record is in this file without the results of tools, whose start is shown above<",
+    "off": "",
+}
+
+
+@pytest.mark.parametrize("choice", FOOTERS)
+def test_the_foot_of_a_picture_says_what_the_file_holds(
+    shown: list[dict[str, Any]], choice: str
+) -> None:
+    run = nbagent.Agent("offline:demo", tools=[population], quiet=True).run(PROMPTS[0])
+    nbagent.configure(records=choice)
+    display_final(run.record)
+    footer = "".join(shown[-1]["data"]["text/html"]).rpartition("nba-foot")[2]
+    assert FOOTERS[choice] in footer.replace(" ·", "<")
+    assert ("its record" in footer) == (choice != "off")

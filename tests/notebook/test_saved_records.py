@@ -13,7 +13,6 @@ import nbagent
 from nbagent.frames import SavedNotebook
 from nbagent.notebook.outputs import records_metadata
 from nbagent.store.rows import run_reference
-from nbagent.view.saved_record_note import saved_record_note
 
 SECRET = "the salary of the manager"
 
@@ -49,11 +48,9 @@ def test_own_keeps_the_conversation_without_what_tools_returned(
     run = nbagent.Agent(nbagent.offline.script(script), tools=[tool]).run("What in Oslo?")
     whole, _ = saved(run, tmp_path)
     assert SECRET in whole
-    assert "with the results of tools" in saved_record_note()
     shell.cell("%agent config records=own")
     text, notebook = saved(run, tmp_path)
     assert SECRET not in text
-    assert "without the results of tools" in saved_record_note()
     read = notebook.open_run("last")
     assert (read.record.prompt, read.text) == ("What in Oslo?", "It is secret.")
     (call,) = read.turns[0].tool_runs
@@ -65,7 +62,6 @@ def test_off_keeps_the_id_only(shell: MagicShell) -> None:
     run = nbagent.Agent("offline:demo").run("Hello?")
     shell.cell("%agent config records=off")
     assert records_metadata(run.record) == {"nbagent": run_reference(run.id)}
-    assert saved_record_note() == ""
 
 
 def test_a_wrong_choice_is_refused(shell: MagicShell) -> None:

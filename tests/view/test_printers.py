@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
@@ -13,12 +12,11 @@ from stories import ANSWER, Story, drawn, tool_run, walked
 import nbagent
 from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RunRecord, WorkflowRef
-from nbagent.notebook.page_module import script as module_text
 from nbagent.providers.offline import call, script
 from nbagent.shown.values import to_text
 from nbagent.store.reader import RunNode
 from nbagent.view.graph import GraphState, Step
-from nbagent.view.node import ATTRIBUTES, TAGS, VALUES, h, text_of
+from nbagent.view.node import h, text_of
 from nbagent.view.printers import html, markdown, plain_text
 from nbagent.view.result_summary import summarize_error, summarize_result
 from nbagent.view.run_picture import head, page, picture, prompt_node
@@ -275,15 +273,6 @@ def test_a_text_prints_each_kind_of_node() -> None:
         "One {+new+}[-old-]", "", "x  5", "Line", "     told", "a", "  b",
     ]  # fmt: skip
     assert "hidden" in plain_text(node, unfold=True)
-
-
-def test_the_page_gets_the_closed_lists_with_its_code() -> None:
-    first, _, rest = module_text().partition("\n")
-    lists = json.loads(first.removeprefix("const LISTS = ").removesuffix(";"))
-    assert set(lists["tags"]) == TAGS
-    assert set(lists["attributes"]) == ATTRIBUTES
-    assert lists["values"] == {name: pattern.pattern for name, pattern in VALUES.items()}
-    assert "new Set(LISTS.tags)" in rest
 
 
 # Colours
