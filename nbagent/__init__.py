@@ -38,9 +38,7 @@ def __getattr__(name: str) -> Any:
     elif name == "plot":
         from nbagent import charts as module
     elif name == "testing":  # needs pytest
-        from importlib import import_module
-
-        module = import_module("nbagent.testing")
+        import nbagent.testing as module
     elif name in _names or name.startswith("_"):
         return _resolve(name)
     else:
