@@ -37,6 +37,8 @@ def __getattr__(name: str) -> Any:
         from nbagent.providers import offline as module
     elif name == "plot":
         from nbagent import charts as module
+    elif name == "testing":  # needs pytest
+        import nbagent.testing as module
     elif name in _names or name.startswith("_"):
         return _resolve(name)
     else:
@@ -55,7 +57,7 @@ def _no_attribute(name: str) -> AttributeError:
 
 def __dir__() -> list[str]:
     """List the public names only: this is what Tab offers."""
-    return [*__all__, "__version__"]
+    return [*__all__, "__version__", "testing"]
 
 
 def load_ipython_extension(ipython: Any) -> None:

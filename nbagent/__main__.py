@@ -49,11 +49,15 @@ def _leave_out_working_folder() -> None:
 
 
 def _parser() -> ArgumentParser:
-    parser = ArgumentParser(prog="python -m nbagent", description="Look at the runs of a project.")
+    parser = ArgumentParser(
+        prog="python -m nbagent",
+        description="Look at the runs of a project.",
+        allow_abbrev=False,
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     def command(name: str, do: Any, about: str) -> ArgumentParser:
-        made = commands.add_parser(name, help=about, description=about)
+        made = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
         made.set_defaults(do=do)
         return made
 

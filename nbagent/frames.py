@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import inspect
 import os
+import reprlib
 import warnings
 import weakref
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.contracts.records import RunRecord
@@ -44,12 +46,32 @@ _MODEL_DTYPES: dict[str, Dtype] = {
 }
 
 
+Read = TypeVar("Read", bound="Callable[..., DataFrame]")
+
+
+def _by_name(read: Read) -> Read:
+    """Refuse filters without a name, which Python would refuse by the name of a class."""
+
+    @wraps(read)
+    def checked(history: History, *values: object, **filters: Any) -> DataFrame:
+        if values:
+            shown, name = reprlib.repr(values[0]), getattr(read, "__name__", "runs")
+            raise UsageError(
+                f"{name}({shown}): a filter has a name; write {name}(run={shown}), or "
+                "session=, model=, …"
+            )
+        return read(history, **filters)
+
+    return cast("Read", checked)
+
+
 class History:
     """Frames of one store; `store=` selects one or several others, as folders or files."""
 
     def __init__(self, store: Store | None = None) -> None:
         self._store = store
 
+    @_by_name
     def runs(self, **filters: Any) -> DataFrame:
         """Return one row per run, newest last. Join on `run_id`.
 
@@ -65,14 +87,17 @@ class History:
         """
         return self._read("runs", filters)
 
+    @_by_name
     def turns(self, **filters: Any) -> DataFrame:
         """Return one row per turn. Join on `run_id`, `turn_id`. Filters as in `runs`."""
         return self._read("turns", filters)
 
+    @_by_name
     def tool_runs(self, **filters: Any) -> DataFrame:
         """Return one row per tool call: its arguments, result, times. Filters as in `runs`."""
         return self._read("tool_runs", filters)
 
+    @_by_name
     def transitions(self, **filters: Any) -> DataFrame:
         """Return one row per move of a workflow from step to step, also for refused moves.
 
@@ -82,6 +107,7 @@ class History:
         """
         return self._read("transitions", filters)
 
+    @_by_name
     def messages(self, **filters: Any) -> DataFrame:
         """Return one row per message, in order; the system prompt has position -1.
 

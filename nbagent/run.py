@@ -68,6 +68,10 @@ class _RecordField(property, Generic[T]):
         def __get__(self, instance: Any, owner: type | None = None, /) -> T: ...  # pyright: ignore[reportIncompatibleMethodOverride]
 
 
+_SAME_MEANING = {"status": "phase", "state": "phase"}
+"""Names that other libraries have for attributes of a run."""
+
+
 class Run:
     """One run: live while it runs, a view of its record afterwards."""
 
@@ -366,6 +370,8 @@ class Run:
         Raises:
             UsageError: there is no such turn or call, or the run cannot start.
         """
+        if "results" in options:
+            raise UsageError("unknown option 'results'; did you mean 'edits'?")
         results: Any = edits or {}
         if not isinstance(results, Mapping):
             raise UsageError(
@@ -408,7 +414,7 @@ class Run:
         Raises:
             UsageError: there is no such turn, or the run cannot start.
         """
-        if not 1 <= n <= MAX_ANSWERS:
+        if type(n) is not int or not 1 <= n <= MAX_ANSWERS:
             raise UsageError(f"n={n!r} is not valid; expected 1 to {MAX_ANSWERS}")
         retried = turn_of(self.record, turn)
         request = self._request("fork", options, fork_turn=retried.id, defer_calls=True)
@@ -435,6 +441,9 @@ class Run:
         """Build the request for a run that continues this one; raise UsageError while it runs."""
         self._check_own()
         self._check_ended()
+        prompt: Any = fields.get("prompt", "")
+        if not isinstance(prompt, str | None):
+            raise UsageError(f"the prompt is a {type(prompt).__name__}; write it as text")
         if runtime.on_engine_thread():
             raise UsageError(
                 "an async tool may not wait for another run; continue it outside of tools"
@@ -503,7 +512,8 @@ class Run:
         def __getattr__(self, name: str) -> Any:
             if hasattr(type(self), name):
                 return object.__getattribute__(self, name)  # raises the property's own error again
-            hint = "" if name.startswith("_") else nearest_hint(name, dir(self))
+            known = _SAME_MEANING.get(name, name)
+            hint = "" if name.startswith("_") else nearest_hint(known, dir(self))
             raise AttributeError(f"a Run has no attribute {name!r}{hint}")
 
     def __dir__(self) -> list[str]:

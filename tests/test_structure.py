@@ -257,7 +257,7 @@ def test_no_module_bears_the_name_of_a_public_function() -> None:
 def test_every_public_name_resolves_and_only_those_are_offered() -> None:
     for name in nbagent.__all__:
         assert getattr(nbagent, name) is not None
-    assert set(dir(nbagent)) == {*nbagent.__all__, "__version__"}
+    assert set(dir(nbagent)) == {*nbagent.__all__, "__version__", "testing"}
     stub = ast.parse(Path(nbagent.__file__ or "").with_suffix(".pyi").read_text("utf-8"))
     declared = {
         alias.asname

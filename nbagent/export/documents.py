@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from html import escape
 
 from nbagent.contracts.records import RunRecord
+from nbagent.view.node import Node
 from nbagent.view.printers import html, markdown
 from nbagent.view.run_picture import picture
 from nbagent.view.text_format import sanitize_value
@@ -25,7 +27,7 @@ _HTML_HEAD = (
 def html_document(run: RunRecord) -> str:
     """Write one HTML file that needs no network and no script."""
     title = escape(f"run {run.id[:8]} · {sanitize_value(run.model)}")
-    drawn = html(picture(run, actions=False))
+    drawn = html(_whole_picture(run))
     sheet = used_rules(saved_stylesheet(), drawn) + dark_rules()
     head = _HTML_HEAD.format(title=title)
     return f"{head}<style>{sheet}</style>\n{drawn}\n</body>\n</html>\n"
@@ -33,4 +35,9 @@ def html_document(run: RunRecord) -> str:
 
 def markdown_document(run: RunRecord) -> str:
     """Write the run as Markdown: `<details>` for folded parts, else text, tables and code."""
-    return f"{markdown(picture(run, actions=False))}\n"
+    return f"{markdown(_whole_picture(run))}\n"
+
+
+def _whole_picture(run: RunRecord) -> Node:
+    """Draw a run with all of its answer: nothing else beside a file has the rest."""
+    return picture(run, actions=False, answer_chars=sys.maxsize)

@@ -65,6 +65,13 @@ class ResolvedModel:
 _clients: dict[tuple[Any, ...], ChatClient] = {}
 
 
+_OFFLINE_WORDS = {
+    **dict.fromkeys(("offline", "demo"), "offline:demo"),
+    **dict.fromkeys(("walk", "workflow"), "offline:walk"),
+}
+"""What a person without a key means by a word that no provider has."""
+
+
 def resolve_model(
     settings: Settings, *, need_key: bool = True, api_key: SecretKey | KeySource | None = None
 ) -> ResolvedModel:
@@ -103,6 +110,8 @@ def resolve_model(
     checked_value("base_url", config.base_url)
     missing = _missing_key_variables(provider, config, settings.key_variable)
     if missing and need_key:
+        if offline_model := _OFFLINE_WORDS.get(model.casefold()):
+            raise UsageError(f"{model!r} is no model of {name}; did you mean {offline_model!r}?")
         raise UsageError(
             f"{name} needs a key: set {missing} in the environment before the kernel starts, "
             "give a function that returns it (Agent(…, api_key=FUNCTION)), "

@@ -34,6 +34,11 @@ class OutputType:
     """The declared type of an answer; UsageError for a type that JSON cannot express."""
 
     def __init__(self, kind: Any) -> None:
+        if isinstance(kind, str):
+            example = kind if kind.isidentifier() else "City"
+            raise UsageError(
+                f"output={kind[:80]!r} is a text; give the type itself: output={example[:80]}"
+            )
         self.name = type_name(kind)
         try:
             self._adapter: TypeAdapter[Any] = TypeAdapter(adapt_hint(kind))

@@ -105,6 +105,9 @@ class Option(Generic[T]):
         except (ValueError, TypeError) as error:
             location = self.name if where in ("", self.name) else f"{where}: {self.name}"
             location = where if where.startswith("-") else location
+            # A repeatable option of a line: the text, as it was typed.
+            if where.startswith("-") and isinstance(value, tuple):
+                value = " ".join(map(str, cast("tuple[Any, ...]", value)))
             shown_value = "" if self.secret else f"={value!r}"
             raise UsageError(f"{location}{shown_value} is not valid; expected {error}") from None
 

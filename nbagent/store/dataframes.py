@@ -626,13 +626,21 @@ def _single_cell(name: str, value: Any, dtype: Dtype) -> Any:
     return cells[0]
 
 
+_DTYPE_WORDS: dict[Dtype, str] = {
+    "string": "text",
+    "category": "text",
+    "Int64": "a whole number",
+    "Float64": "a number",
+    "boolean": "True or False",
+    TIMESTAMP: "a datetime or a text like '2026-03-04', 'today', '7d'",
+}
+
+
 def _filter_error(name: str, value: Any, dtype: Dtype) -> UsageError:
     # The repr of a DataFrame has several lines; an error has one.
     shown_value = " ".join(reprlib.repr(value).split())
     list_hint = "" if name in _SPECIAL_FILTERS else f", or up to {_MAX_VALUES:,} of them in a list"
-    expected = (
-        "a datetime or a text like '2026-03-04', 'today', '7d'" if dtype == TIMESTAMP else dtype
-    )
+    expected = _DTYPE_WORDS[dtype]
     return UsageError(f"{name}={shown_value} is not a valid filter; give {expected}{list_hint}")
 
 

@@ -19,6 +19,7 @@ from nbagent.view.images import (
     prompt_attachments,
 )
 from nbagent.view.live_state import STOPPING, LiveState
+from nbagent.view.markdown import MAX_CHARS
 from nbagent.view.node import Node, first_class, h, line
 from nbagent.view.printers import html
 from nbagent.view.question import open_questions_node
@@ -56,6 +57,7 @@ def picture(
     actions: bool = True,
     next_step: str = "",
     records: str = "off",
+    answer_chars: int = MAX_CHARS,
 ) -> Node:
     """Draw a whole run.
 
@@ -67,9 +69,10 @@ def picture(
         actions: False omits the buttons.
         next_step: command that continues the run, for a form without buttons.
         records: the setting of this name, for the file that holds the picture.
+        answer_chars: shown characters of the answer.
     """
     has_actions = actions and live is None and run.phase != "Running"
-    answer, answer_figures = _answer_nodes(run)
+    answer, answer_figures = _answer_nodes(run, answer_chars)
     turns = [
         turn_node(
             run, turn, live=live, unfolded=unfolded, answer_figures=answer_figures, fork=has_actions
@@ -218,7 +221,7 @@ def notices_node(run: RunRecord) -> Node | None:
     return h("div", "nba-end", *lines, data_key="notices") if lines else None
 
 
-def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
+def _answer_nodes(run: RunRecord, limit: int) -> tuple[list[Node], Collection[int]]:
     """Draw the answer and return the numbers of the figures in it.
 
     A rule separates it, which is visible without styles too.
@@ -228,7 +231,7 @@ def _answer_nodes(run: RunRecord) -> tuple[list[Node], Collection[int]]:
         typed = typed_answer_nodes(run)
         return ([h("hr", "nba-sep"), h("div", "nba-answer", *typed)] if typed else []), ()
     has_all = f"run.turns[{turn_position(run, turn)}].text"
-    text_blocks, note = content_blocks(turn, has_all)
+    text_blocks, note = content_blocks(turn, has_all, limit)
     blocks, answer_figures = insert_figures(text_blocks, figures_of(run))
     parts = [line("nba-note", run_status.answer_note(run)), *blocks, line("nba-note", note)]
     return [h("hr", "nba-sep"), h("div", "nba-answer", *parts)], answer_figures

@@ -28,6 +28,8 @@ _ERROR_HELP: dict[str, str] = {
 
 _RESUME = re.compile(r"%agent resume\b(?! \S*[./@]| DOCUMENT)")
 """Advice to resume a run, not the document of a workflow."""
+_TRY_AGAIN = re.compile(r"[;,.]? (?:please )?try again(?: later)?\.?$", re.IGNORECASE)
+"""What a server advises where our own advice says it, too."""
 
 
 class Status(NamedTuple):
@@ -106,6 +108,8 @@ def ending_text(run: RunInfo) -> str:
         return f"■ Stopped. {_naming(run, _ERROR_HELP['ENGINE_ABORTED'])}"
     is_own = run.error.code.startswith("ENGINE_")  # another message may be a server's
     message = _naming(run, error_text(run.error)) if is_own else error_text(run.error)
+    if "tries again" in error_help(run.error):  # said once
+        message = _TRY_AGAIN.sub("", message)
     text = f"{'✕' if status.tone == 'bad' else status.mark} {message}"
     help_words = _naming(run, error_help(run.error))
     period = "" if text.endswith((".", "!", "?")) else "."

@@ -355,13 +355,15 @@ def _error_nodes(run: ToolRun, expression: str) -> list[Node]:
     return [*shown, *labelled_nodes(label, detail, _RESULT_CHARS, f"{expression}.error_detail")]
 
 
-def content_blocks(turn: EngineTurn, has_all: str) -> tuple[list[Node], str]:
+def content_blocks(
+    turn: EngineTurn, has_all: str, limit: int = MAX_CHARS
+) -> tuple[list[Node], str]:
     """Draw the texts and images of an answer in their order; also the note about omitted text."""
     if not turn.images:
-        shown, note = truncate(sanitize_prose(turn.text), MAX_CHARS, has_all=has_all)
+        shown, note = truncate(sanitize_prose(turn.text), limit, has_all=has_all)
         return markdown_nodes(shown), note
     blocks: list[Node] = []
-    note, left = "", MAX_CHARS
+    note, left = "", limit
     for part in turn.response.message.content if turn.response else ():
         if isinstance(part, ImagePart):
             blocks.append(answer_image_node(part))

@@ -74,9 +74,10 @@ def test_wrong_words_are_one_line_and_fail(
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("\n")) == ("", 1)
     assert "'nope'" in captured.err
-    with pytest.raises(SystemExit) as ended:
-        main(["shwo"])
-    assert ended.value.code == 2
+    for wrong in ["shwo"], ["trust", "--revok"]:
+        with pytest.raises(SystemExit) as ended:
+            main(wrong)
+        assert ended.value.code == 2
 
 
 def test_strip_keeps_the_pictures_and_drops_the_records(

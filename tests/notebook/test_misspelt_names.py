@@ -94,6 +94,10 @@ MISSPELT: dict[str, tuple[str, str]] = {
     "a format on a line": ("%agent export first htm", "html"),
     "a frame of a batch": ("%%agent --over farme -m offline:demo\nHi", "frame"),
     "a tool of a cell": ("%%agent -m offline:demo --tools populaton\nHi", "population"),
+    "a rule-based model without its provider": ("%%agent -m demo\nHi", "offline:demo"),
+    "a provider without a model": ("nbagent.Agent(model='offline').run('Hi')", "offline:demo"),
+    "the state of a run": ("first.status", "phase"),
+    "the results of a fork": ("first.fork('C01', results={'c1': 2})", "edits"),
     "a rule of a cell": (
         "%%agent -m offline:demo --tools population --deny populaton\nHi",
         "population",
@@ -117,6 +121,29 @@ def test_an_error_names_the_nearest_name(
     assert any(form in line for form in forms)
     assert "\n" not in line
     assert len(line) < 400
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "a name of a type": ("nbagent.Agent(output='Ctiy').run('Hi')", "give the type itself"),
+    "a number of answers": ("first.retry(n='x')", "expected 1 to 50"),
+    "a part of an answer": ("first.retry(n=2.5)", "expected 1 to 50"),
+    "a prompt that is a number": ("first.resume(5)", "write it as text"),
+    "a fork's prompt": ("first.fork('C01', 5)", "write it as text"),
+    "a filter without a name": ("nbagent.runs('frist')", "runs(run='frist')"),
+    "a limit without a name": ("nbagent.messages(5)", "messages(run=5)"),
+    "a limit in words": ("nbagent.runs(limit='x')", "give a whole number"),
+    "a truth in words": ("nbagent.tool_runs(ok='maybe')", "give True or False"),
+}
+
+
+@pytest.mark.parametrize(("code", "advice"), REFUSED.values(), ids=list(REFUSED))
+def test_an_odd_value_is_refused_in_one_line_that_says_what_to_write(
+    shell: MagicShell, code: str, advice: str
+) -> None:
+    shell.cell(TOOLS, STATE)
+    line = str(shell.refused(code))
+    assert advice in line
+    assert "\n" not in line
 
 
 SIMILAR: dict[str, tuple[str, list[str], str | None]] = {

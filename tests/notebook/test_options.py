@@ -114,6 +114,7 @@ WRONG_WORDS: dict[str, tuple[str, ...]] = {
     "--model x": ("'--model'", "%%agent"),
     "resume last --session x": ("does not take --session", "--max-turns"),
     "resume last --max-turns 4 more": ("unexpected word 'more'",),
+    "resume last --var x": ("--var='x' is not valid", "NAME=VALUE"),
     "show last --raw": ("show does not take --raw", "no options"),
     "stop population": ("--after-turn", "remove 'population'"),
     "panel now": ("takes [right]", "'now'"),

@@ -240,3 +240,11 @@ def test_names_in_figures_are_no_formulas() -> None:
     run = run_of("Yes.", prompt="x")
     record = run.record.model_copy(update={"model": "offline:_$\\frac{$\x00"})
     assert Run(record, run._store).plot()._repr_png_()  # pyright: ignore
+
+
+@pytest.mark.parametrize("format", ["md", "html"])
+def test_a_document_has_all_of_a_long_answer(format: str) -> None:
+    run = run_of("\n\n".join(f"Paragraph {n} of a long answer." for n in range(4_000)))
+    text = run.export(format)
+    assert "Paragraph 3999 of" in text
+    assert "characters more" not in text

@@ -339,6 +339,15 @@ def test_a_denied_call_is_seen_in_the_row_and_in_the_card(
     assert "did not run" in words(run)
 
 
+def test_an_end_says_once_that_a_try_again_helps() -> None:
+    model = script([error("LLM_BAD_RESPONSE", "the answer ended early; try again.")])
+    run = nbagent.Agent(model, quiet=True).run("Go.")
+    ending = run_status.ending_text(run.record)
+    assert "ended early. %agent resume" in ending
+    assert "tries again" in ending
+    assert "; try again" not in ending
+
+
 def test_failed_calls_are_counted_behind_the_first_four() -> None:
     calls = [tool_run(f"c{n}", "read", {}, "fine") for n in range(5)]
     failed = tool_run("c9", "read", {}, ErrorInfo("E_TOOL_FAILED", "no"))
