@@ -14,13 +14,20 @@ from nbagent.providers.offline.understanding import CANNOT
 from nbagent.providers.offline.vocabulary import meaning, meanings, word_set, words_in
 
 _COMPUTED = re.compile(
-    r"\b(?:ratio|percentage|percent|prozent\w*|share|proportion|anteil|verhältnis|fraction"
+    r"\b(?:ratio|percentage|percent|prozent\w*|share|proportion|anteil|verhältnis|fraction|sort|rank|sortiere"
     r"|(?:more|less|fewer|larger|bigger|mehr|weniger) (?:than|als)"
     r" (?:an? |ein\w* |half|double|twice|\d+(?! ?[a-z]* ?(?:than|als)))\w*)\b",
     re.IGNORECASE,
 )
 _CHAINED = re.compile(
     r"\bthen\b|\bdanach\b|\bthe result\b|\b(?:to|from|by|with) (?:that|it|this)\b", re.I
+)
+_TWO_QUESTIONS = re.compile(
+    r"\b(?:and|und)\s+(?:how|what|which|who|where|when|is|are|wie|was|welche\w*|wer|wo|wann|ist)\b",
+    re.I,
+)
+_AGGREGATED = re.compile(
+    r"\b(?:total|sum|average|mean|summe|gesamt\w*|durchschnitt\w*|insgesamt)\b", re.I
 )
 _SWAPPED = re.compile(r"\b(?:subtract|subtrahiere|zieh\w*)\b.*\b(?:from|von)\b", re.I)
 _UNITS = word_set("kg g lb oz km m cm mm mi ft inch l ml h min s")
@@ -51,6 +58,11 @@ def unclear_call(
     words = {own for made in planned for own in _words_of(tools[made.tool])}
     if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & words:
         return f"{CANNOT}: I did not understand “{match[0]}”."
+    if len({made.tool for made in planned}) == 1 and (match := _TWO_QUESTIONS.search(prompt)):
+        return f"{CANNOT}: I understood only one question; “{match[0]}” begins another."
+    aggregated = _AGGREGATED.search(prompt) if len(planned) == 1 else None
+    if aggregated and not meanings(aggregated[0]) & words:
+        return f"{CANNOT}: I did not understand “{aggregated[0]}”."
     if match := _CHAINED.search(prompt):
         return f"{CANNOT}: “{match[0]}” speaks of a result, and I make no call for a result."
     if _SWAPPED.search(prompt):
@@ -87,7 +99,7 @@ def _is_clear(parameter: Parameter, made: PlannedCall, tool: ToolSpec, prompt: s
         return True
     own_words = words_in(value)
     if "date" in words_in(parameter.name) and parameter.type == "string":
-        return iso_date(value) is not None
+        return not own_words or bool(re.search(r"\d", value))
     names = {
         own
         for argument in parameters_of(tool.parameters)

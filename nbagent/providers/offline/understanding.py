@@ -114,6 +114,8 @@ def _is_used(token: str, question: Question) -> bool:
     if is_grammar(word) or word in _PLAIN or _is_of_column(word, question):
         return True
     own = meaning(word)
+    if word in ("standard", "value", "values") and question.statistic == "std":
+        return True
     if own in _SHARES or word in _SHARES:
         flags = [name for name in question.columns if question.table.is_flag(name)]
         numeric = [n for n in question.columns if question.table.is_numeric(n) and n not in flags]
@@ -206,6 +208,13 @@ def _unclear_phrases(question: Question) -> list[str]:
     )
     if yes_no and not is_pair:
         unclear.append(yes_no[1])
+    if match := re.search(
+        r"\b(?:varian\w*|skew\w*|mode|modus|quantil\w*|percentile\w*|quartil\w*|cumulative"
+        r"|growth|trend)\b",
+        question.left,
+        re.I,
+    ):
+        unclear.append(match[0])
     if match := re.search(r"\bat (?:most|least)\b", question.left, re.I):
         unclear.append(match[0])
     if match := re.search(
