@@ -55,13 +55,13 @@ def unclear_call(
     acting = [made for made in planned if _acts(tools[made.tool])]
     if acting and _QUESTION.match(prompt):
         return f"The sentence is a question, so I do not call `{acting[0].tool}`, which acts."
-    words = {own for made in planned for own in _words_of(tools[made.tool])}
-    if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & words:
+    of_tools = {own for made in planned for own in _words_of(tools[made.tool])}
+    if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & of_tools:
         return f"{CANNOT}: I did not understand “{match[0]}”."
     if len({made.tool for made in planned}) == 1 and (match := _TWO_QUESTIONS.search(prompt)):
         return f"{CANNOT}: I understood only one question; “{match[0]}” begins another."
     aggregated = _AGGREGATED.search(prompt) if len(planned) == 1 else None
-    if aggregated and not meanings(aggregated[0]) & words:
+    if aggregated and not meanings(aggregated[0]) & of_tools:
         return f"{CANNOT}: I did not understand “{aggregated[0]}”."
     if match := _CHAINED.search(prompt):
         return f"{CANNOT}: “{match[0]}” speaks of a result, and I make no call for a result."
@@ -93,7 +93,7 @@ def _words_of(tool: ToolSpec) -> set[str]:
 def _is_clear(parameter: Parameter, made: PlannedCall, tool: ToolSpec, prompt: str) -> bool:
     """True if a required argument is a value, and not a word of the tool or of the sentence."""
     value = made.arguments.get(parameter.name)
-    if parameter.is_number and type(value) in (int, float):
+    if isinstance(value, int | float):
         return _has_same_unit(parameter, value, prompt)
     if not isinstance(value, str):
         return True

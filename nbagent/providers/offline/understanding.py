@@ -139,9 +139,9 @@ def _flags(question: Question) -> set[str]:
 def _negates_flag(question: Question) -> bool:
     """True if the only negation is right before the name of a column of yes and no."""
     flags = "|".join(map(re.escape, _flags(question)))
-    found = NEGATED.findall(question.text)
+    negations = NEGATED.findall(question.text)
     pattern = rf"\b(?:not|nicht|non-?) ?(?:been )?(?:{flags})\b"
-    return bool(flags) and len(found) == 1 and bool(re.search(pattern, question.text, re.I))
+    return bool(flags) and len(negations) == 1 and bool(re.search(pattern, question.text, re.I))
 
 
 def _is_row_number(token: str, question: Question) -> bool:
@@ -175,8 +175,8 @@ def _unused_parts(question: Question) -> list[str]:
     texts = [n for n in question.columns if n not in numeric and n not in flags]
     several = {n for n in texts if len({*table.cells(n)}) < len(table.rows)}
     parts: list[str] = []
-    asked = re.search(r"\b(?:which|what|welche\w*|who|wer)\s+([^\W\d]\w*)", text, re.I)
-    label = column_of_word(table, asked[1]) if asked else None
+    named = re.search(r"\b(?:which|what|welche\w*|who|wer)\s+([^\W\d]\w*)", text, re.I)
+    label = column_of_word(table, named[1]) if named else None
     used = {question.by, label or "", *question.named}
     is_common = re.search(r"\b(?:common|frequent|often|häufig\w*)\b", text, re.I)
     is_ranking = question.direction and not is_common
@@ -228,15 +228,15 @@ def _unclear_phrases(question: Question) -> list[str]:
     counts = {"count", "size", "n", "proportion"} & {*question.table.columns}
     if counts and (match := re.search(r"\b(?:common|frequent|often|häufig\w*)\b", text, re.I)):
         unclear.append(match[0])
-    if NEGATED.search(text) and not _negates_flag(question):
-        unclear.append(NEGATED.search(text)[0])  # pyright: ignore[reportOptionalSubscript]
+    if (negation := NEGATED.search(text)) and not _negates_flag(question):
+        unclear.append(str(negation[0]))
     return unclear
 
 
-def not_understood(words: Iterable[str], question: Question) -> str:
+def not_understood(unknown: Iterable[str], question: Question) -> str:
     """Say which words are not understood, and which are."""
     table = question.table
-    listed = list(words)[:6]
+    listed = list(unknown)[:6]
     known = [f"`{name}`" for name in dict.fromkeys([*question.columns, question.by]) if name]
     known += [f"`{name}` is {' or '.join(cells)}" for name, cells in question.named.items()]
     known += [f"`{limit.column}` is {limit.text}" for limit in question.filters]
