@@ -215,6 +215,11 @@ def _unclear_phrases(question: Question) -> list[str]:
         re.I,
     ):
         unclear.append(match[0])
+    superlative = re.search(r"\b(?!largest)\w{3,}(?:est|sten?)\b", question.left, re.I)
+    is_open = is_pair and question.direction and not (question.by or question.statistic)
+    is_named = re.search(r"\b(?:which|who|what|welche\w*|wer|was)\b", text, re.I)
+    if superlative and is_open and not is_named:
+        unclear.append(superlative[0])
     if match := re.search(r"\bat (?:most|least)\b", question.left, re.I):
         unclear.append(match[0])
     if match := re.search(
