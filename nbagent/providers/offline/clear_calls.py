@@ -55,6 +55,8 @@ def unclear_call(
     acting = [made for made in planned if _acts(tools[made.tool])]
     if acting and _QUESTION.match(prompt):
         return f"The sentence is a question, so I do not call `{acting[0].tool}`, which acts."
+    if made_acts := [made for made in acting if not _is_ordered(tools[made.tool], prompt)]:
+        return f"The sentence does not begin as an order for `{made_acts[0].tool}`, which acts."
     of_tools = {own for made in planned for own in _words_of(tools[made.tool])}
     if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & of_tools:
         return f"{CANNOT}: I did not understand “{match[0]}”."
@@ -83,6 +85,21 @@ def _acts(tool: ToolSpec) -> bool:
     """True if the name of a tool says that it changes something."""
     own = words_in(tool.name)
     return bool({*own[:1]} & _ACTS or {*own} & _VERBS)
+
+
+_ORDER = re.compile(
+    r"\W*(?:(?:please|bitte|now|jetzt|ok|okay|and|und|(?:can|could|would|will) you|kannst du"
+    r"|könntest du)\W+)*([^\W\d_]+)",
+    re.IGNORECASE,
+)
+_DO = word_set("mach mache stelle stell schalte schalt turn switch make put add use call run")
+
+
+def _is_ordered(tool: ToolSpec, prompt: str) -> bool:
+    """True if the first word of the sentence, but for a please, is the verb of the tool."""
+    match = _ORDER.match(prompt)
+    verb = match[1].lower() if match else ""
+    return verb in _DO or meaning(verb) in meanings(tool.name) | meanings(tool.description)
 
 
 def _words_of(tool: ToolSpec) -> set[str]:

@@ -21,6 +21,7 @@ from nbagent.providers.offline.vocabulary import (
     is_grammar,
     is_misspelt,
     meaning,
+    meanings,
     word_set,
     words_in,
 )
@@ -28,7 +29,7 @@ from nbagent.providers.offline.vocabulary import (
 CANNOT = "I cannot answer that by rules"
 NEGATED = re.compile(
     r"\b(?:not|never|nor|cannot|without|except\w*|excluding|excludes?|other than|neither|nicht"
-    r"|avoid\w*|refrain|instead of|rather than|vermeide\w*|statt"
+    r"|nothing|nobody|none|nichts|niemand|avoid\w*|refrain|instead of|rather than|vermeide\w*|statt"
     r"|nie(?:mals)?|kein\w*|ohne|außer\w*)\b|\w+n[’']t\b|\bnon-|\bno\b",
     re.IGNORECASE,
 )
@@ -124,11 +125,10 @@ def _is_used(token: str, question: Question) -> bool:
         return is_pair or question.statistic == "range"
     if own in STATISTICS or own in ("count", "missing", "describe", "row", "column", "unique"):
         return True
-    direction = adjective(word)
-    if direction is not None:
-        return bool(question.direction or question.filters or is_pair or question.statistic) or (
-            column_of_dimension(question.table, direction) is not None
-        )
+    if adjective(word) is not None:
+        is_asked = re.search(rf"\b(?:how|wie) {re.escape(word)}\b", question.text, re.I)
+        is_range = question.statistic == "range"
+        return bool(question.direction or question.filters or is_pair or is_asked or is_range)
     return word in _ROW_NOUNS or word.removeprefix("un") in _flags(question)
 
 
@@ -149,7 +149,7 @@ def _is_row_number(token: str, question: Question) -> bool:
     number = re.escape(token)
     pattern = rf"\b(?:top|first|last|head|tail|the|erste\w*|letzte\w*)\s+{number}(?!\w)"
     ranked = rf"(?<![\w.]){number}\s+\w+(?:st|sten|ste)\b"
-    if not token.isdigit():
+    if not token.isdigit() or question.statistic in ("mean", "sum", "median", "std"):
         return False
     return bool(re.search(f"{pattern}|{ranked}", question.left, re.I))
 
@@ -190,6 +190,11 @@ def _unused_parts(question: Question) -> list[str]:
     ]
     if question.by:
         parts += [name for name in numeric if name != question.by][1:]
+        parts += [n for n in numeric if n != question.by and {"year", "date"} & meanings(n)]
+    limited = [limit.column for limit in question.filters]
+    if len({*limited}) < len(limited):
+        parts += [name for name in numeric if name not in limited]
+        parts += [lim.text for lim in question.filters if lim.text.isdigit()][1:]
     ranked = [n for n in [column_of_dimension(table, question.dimension)] if n]
     if question.direction and len({*numeric, *(ranked if not numeric else [])}) > 1:
         parts += numeric[1:]
