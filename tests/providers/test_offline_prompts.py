@@ -11,6 +11,7 @@ import threading
 from typing import Any, Literal
 
 import pandas as pd
+import pydantic
 import pytest
 
 import nbagent
@@ -586,6 +587,108 @@ OTHER_PROMPTS: list[Row] = [
 ]  # fmt: skip
 
 
+def delete_file(path: str) -> str:
+    "Delete a file."
+    return "deleted"
+
+
+def mail(to: str, subject: str, body: str) -> str:
+    "Send an email."
+    return "sent"
+
+
+mail.__name__ = "send_mail"
+
+
+def weather_on(city: str, date: str) -> str:
+    "Weather forecast of a city on a date (ISO)."
+    return "rain"
+
+
+def search_orders(customer: str, min_amount: float = 0) -> list[str]:
+    "Search the orders of a customer."
+    return ["1001"]
+
+
+def subtract(a: float, b: float) -> float:
+    "Subtract b from a."
+    return a - b
+
+
+ACTS = (delete_file, mail)
+LOOKS = (population, mean_mass, weather_on, search_orders, bmi, add, subtract)
+NO_ACT = "so I call no tool"
+BY_RULES = "cannot answer that by rules"
+# What the rules do not understand is not answered: no call, and a sentence that says why.
+NOT_UNDERSTOOD: list[Row] = [
+    ("Do not delete the file a.txt", ACTS, "", NO_ACT),
+    ("Please don't delete a.txt", ACTS, "", NO_ACT),
+    ("Never delete a.txt!", ACTS, "", NO_ACT),
+    ("Lösche die Datei a.txt nicht", ACTS, "", NO_ACT),
+    ("Delete no file, also a.txt", ACTS, "", NO_ACT),
+    ("Avoid to delete a.txt", ACTS, "", NO_ACT),
+    ("Don't call `delete_file(path=\"a.txt\")`", ACTS, "", NO_ACT),
+    ("Should I delete the file a.txt?", ACTS, "", NO_ACT),
+    ("How do I delete the file a.txt?", ACTS, "", NO_ACT),
+    ("Soll ich die Datei a.txt löschen?", ACTS, "", NO_ACT),
+    ("If a.txt is old, delete it", ACTS, "", NO_ACT),
+    ("Keep a.txt and delete nothing", ACTS, "", NO_ACT),
+    ("Leave a.txt alone, delete is wrong", ACTS, "", "does not begin as an order"),
+    ("Please stop deleting a.txt", ACTS, "", "does not begin as an order"),
+    ("Nobody should delete a.txt", ACTS, "", NO_ACT),
+    ("Can you delete a.txt?", ACTS, 'delete_file(path="a.txt")', "deleted"),
+    ("how many penguins per island and year {{ df }}", NONE, "", "“year”"),
+    ("mean mass from 2007 to 2008 {{ df }}", NONE, "", BY_RULES),
+    ("average mass of light penguins {{ df }}", NONE, "", "“light”"),
+    ("mean mass of the 3 heaviest {{ df }}", NONE, "", "“3”"),
+    ("bill longer than 40 mm and mass below 4000 {{ df }}", NONE, "", BY_RULES),
+    ("Who did delete a.txt?", ACTS, "", "is a question"),
+    ("Delete the file a.txt", ACTS, 'delete_file(path="a.txt")', "deleted"),
+    ("Send an email to bob@example.com with subject Hello and body See you", ACTS, "",
+     "not clear in the prompt"),
+    ("Weather in Oslo tomorrow?", LOOKS, "", "`date`, which is not clear"),
+    ("Weather in Oslo on 2026-12-24?", LOOKS,
+     'weather_on(city="Oslo", date="2026-12-24")', "rain"),
+    ("How tall is a Gentoo and how many people live in Oslo?", (population,), "", BY_RULES),
+    ("Does Oslo have more than a million inhabitants?", LOOKS, "", BY_RULES),
+    ("What percentage of Oslo's population is Bergen's?", LOOKS, "", BY_RULES),
+    ("Search the orders of Smith before 2026-01-01", (search_orders,), "", "2026-01-01"),
+    ("BMI for 80 kg and 180 cm", LOOKS, "", "`height_m`, which is not clear"),
+    ("Subtract 3 from 10", LOOKS, "", "**7**"),
+    ("Was ist 3,5 + 2?", NONE, "", "**5.5**"),
+    ("What is 1/3 of 90?", NONE, "", "**30**"),
+    ("-3^2", NONE, "", "**-9**"),
+    ("1,000 + 2.500", NONE, "", STAND_IN),
+    ("3 apples plus 4 pears", NONE, "", STAND_IN),
+    ("How many penguins are not on Dream? {{ df }}", NONE, "", BY_RULES),
+    ("How many penguins without Gentoo? {{ df }}", NONE, "", BY_RULES),
+    ("Wie viele Pinguine außer Gentoo? {{ df }}", NONE, "", BY_RULES),
+    ("Which species does NOT live on Biscoe? {{ df }}", NONE, "", BY_RULES),
+    ("Which penguins weigh more than 4 kg? {{ df }}", NONE, "", "“kg”"),
+    ("total mass in kg {{ df }}", NONE, "", "“kg”"),
+    ("second heaviest penguin {{ df }}", NONE, "", "“second”"),
+    ("3rd heaviest penguin {{ df }}", NONE, "", "“3rd”"),
+    ("mean mass of Emperor penguins {{ df }}", NONE, "", "No cell of the table is “Emperor”"),
+    ("mean mass per species and island {{ df }}", NONE, "", "“island”"),
+    ("Is the mean mass of Gentoo more than 5000? {{ df }}", NONE, "", BY_RULES),
+    ("variance of mass {{ df }}", NONE, "", "“variance”"),
+    ("mass of the penguin with the longest flipper {{ df }}", NONE, "", BY_RULES),
+    ("total revenue in January? {{ sales }}", NONE, "", "“January”"),
+    ("revenue before 2024-02-10 {{ sales }}", NONE, "", BY_RULES),
+    ("revenue per month {{ sales }}", NONE, "", "“month”"),
+    ("what share of revenue is from pens? {{ sales }}", NONE, "", "“share”"),
+    ("revenue minus 10 {{ sales }}", NONE, "", "“minus”"),
+    ("profit by region {{ sales }}", NONE, "", "“profit”"),
+    ("How many lunches? {{ sales }}", NONE, "", "“lunches”"),
+    ("which is most common? {{ df.species.value_counts() }}", NONE, "", BY_RULES),
+    ("How many rows do both have? {{ df }} {{ sales }}", NONE, "", BY_RULES),
+    ("sort by price {{ big.head(12) }}", NONE, "", "2 rows left out"),
+    ("Sort {{ xs }}", NONE, "", "4, 8, 15, 16, 23, 42"),
+    ("standard deviation of mass {{ df }}", NONE, "", "standard deviation of `body_mass_g`"),
+    ("Who wins?", NONE, "", "There is no tool here"),
+]  # fmt: skip
+
+
 def cell(prompt: str, tools: tuple[Any, ...], **options: Any) -> nbagent.Run:
     """Run a prompt as a cell does, with its expressions evaluated."""
     values = {**NAMES, **OTHER_NAMES, **options.pop("names", {})}
@@ -608,13 +711,38 @@ def calls_of(run: nbagent.Run) -> str:
     return "; ".join(f"{one.tool_name}({text})" for one, text in zip(made, texts, strict=True))
 
 
-@pytest.mark.parametrize("row", [*FIRST_PROMPTS, *OTHER_PROMPTS], ids=lambda row: row[0])
+@pytest.mark.parametrize(
+    "row", [*FIRST_PROMPTS, *OTHER_PROMPTS, *NOT_UNDERSTOOD], ids=lambda row: row[0]
+)
 def test_first_prompts_make_sensible_calls_and_answers(row: Row) -> None:
     prompt, tools, expected_calls, part = row
     run = cell(prompt, tools).raise_for_error()
     assert calls_of(run) == expected_calls
     assert part in run.text
     assert "float64" not in run.text, "a dtype is no value"
+
+
+class Place(pydantic.BaseModel):
+    """A city and its people."""
+
+    name: str
+    population: int
+
+
+TYPED: list[tuple[str, tuple[Any, ...], Any, Any]] = [
+    ("What is the population of Oslo?", TWO, Place, Place(name="Oslo", population=717710)),
+    ("Tell me about Rome", NONE, Place, None),
+    ("Which species is heaviest? {{ df }}", NONE, Place, None),
+    ("How many rows? {{ df }}", NONE, int, 6),
+]
+
+
+@pytest.mark.parametrize("row", TYPED, ids=lambda row: row[0])
+def test_typed_answer_is_never_made_up(row: tuple[str, tuple[Any, ...], Any, Any]) -> None:
+    prompt, tools, answer_type, expected = row
+    run = cell(prompt, tools, output=answer_type)
+    assert run.output == expected
+    assert (run.error is None) == (expected is not None)
 
 
 # prompts of one conversation (`%%agent --continue`), each with its calls and a part of the answer

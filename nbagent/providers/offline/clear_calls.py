@@ -14,13 +14,20 @@ from nbagent.providers.offline.understanding import CANNOT
 from nbagent.providers.offline.vocabulary import meaning, meanings, word_set, words_in
 
 _COMPUTED = re.compile(
-    r"\b(?:ratio|percentage|percent|prozent\w*|share|proportion|anteil|verhältnis|fraction"
+    r"\b(?:ratio|percentage|percent|prozent\w*|share|proportion|anteil|verhältnis|fraction|sort|rank|sortiere"
     r"|(?:more|less|fewer|larger|bigger|mehr|weniger) (?:than|als)"
     r" (?:an? |ein\w* |half|double|twice|\d+(?! ?[a-z]* ?(?:than|als)))\w*)\b",
     re.IGNORECASE,
 )
 _CHAINED = re.compile(
     r"\bthen\b|\bdanach\b|\bthe result\b|\b(?:to|from|by|with) (?:that|it|this)\b", re.I
+)
+_TWO_QUESTIONS = re.compile(
+    r"\b(?:and|und)\s+(?:how|what|which|who|where|when|is|are|wie|was|welche\w*|wer|wo|wann|ist)\b",
+    re.I,
+)
+_AGGREGATED = re.compile(
+    r"\b(?:total|sum|average|mean|summe|gesamt\w*|durchschnitt\w*|insgesamt)\b", re.I
 )
 _SWAPPED = re.compile(r"\b(?:subtract|subtrahiere|zieh\w*)\b.*\b(?:from|von)\b", re.I)
 _UNITS = word_set("kg g lb oz km m cm mm mi ft inch l ml h min s")
@@ -48,9 +55,16 @@ def unclear_call(
     acting = [made for made in planned if _acts(tools[made.tool])]
     if acting and _QUESTION.match(prompt):
         return f"The sentence is a question, so I do not call `{acting[0].tool}`, which acts."
-    words = {own for made in planned for own in _words_of(tools[made.tool])}
-    if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & words:
+    if made_acts := [made for made in acting if not _is_ordered(tools[made.tool], prompt)]:
+        return f"The sentence does not begin as an order for `{made_acts[0].tool}`, which acts."
+    of_tools = {own for made in planned for own in _words_of(tools[made.tool])}
+    if (match := _COMPUTED.search(prompt)) and not meanings(match[0]) & of_tools:
         return f"{CANNOT}: I did not understand “{match[0]}”."
+    if len({made.tool for made in planned}) == 1 and (match := _TWO_QUESTIONS.search(prompt)):
+        return f"{CANNOT}: I understood only one question; “{match[0]}” begins another."
+    aggregated = _AGGREGATED.search(prompt) if len(planned) == 1 else None
+    if aggregated and not meanings(aggregated[0]) & of_tools:
+        return f"{CANNOT}: I did not understand “{aggregated[0]}”."
     if match := _CHAINED.search(prompt):
         return f"{CANNOT}: “{match[0]}” speaks of a result, and I make no call for a result."
     if _SWAPPED.search(prompt):
@@ -73,6 +87,21 @@ def _acts(tool: ToolSpec) -> bool:
     return bool({*own[:1]} & _ACTS or {*own} & _VERBS)
 
 
+_ORDER = re.compile(
+    r"\W*(?:(?:please|bitte|now|jetzt|ok|okay|and|und|(?:can|could|would|will) you|kannst du"
+    r"|könntest du)\W+)*([^\W\d_]+)",
+    re.IGNORECASE,
+)
+_DO = word_set("mach mache stelle stell schalte schalt turn switch make put add use call run")
+
+
+def _is_ordered(tool: ToolSpec, prompt: str) -> bool:
+    """True if the first word of the sentence, but for a please, is the verb of the tool."""
+    match = _ORDER.match(prompt)
+    verb = match[1].lower() if match else ""
+    return verb in _DO or meaning(verb) in meanings(tool.name) | meanings(tool.description)
+
+
 def _words_of(tool: ToolSpec) -> set[str]:
     names = " ".join(parameter.name for parameter in parameters_of(tool.parameters))
     return meanings(f"{tool.name} {tool.description} {names}")
@@ -81,13 +110,13 @@ def _words_of(tool: ToolSpec) -> set[str]:
 def _is_clear(parameter: Parameter, made: PlannedCall, tool: ToolSpec, prompt: str) -> bool:
     """True if a required argument is a value, and not a word of the tool or of the sentence."""
     value = made.arguments.get(parameter.name)
-    if parameter.is_number and isinstance(value, int | float) and not isinstance(value, bool):
+    if isinstance(value, int | float):
         return _has_same_unit(parameter, value, prompt)
     if not isinstance(value, str):
         return True
     own_words = words_in(value)
     if "date" in words_in(parameter.name) and parameter.type == "string":
-        return bool(iso_date(value))
+        return not own_words or bool(re.search(r"\d", value))
     names = {
         own
         for argument in parameters_of(tool.parameters)

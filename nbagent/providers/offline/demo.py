@@ -149,6 +149,8 @@ def _read(messages: Sequence[Message]) -> Conversation:
     asks_again = False
     for message in messages:
         if message.role == "user":
+            if "does not fit" in message.typed_text and FINAL_ANSWER in message.typed_text:
+                continue  # It asks for the typed answer to the prompt before.
             earlier += [made for made in now if made.ok]
             now = []
             prompt = read_prompt(message)

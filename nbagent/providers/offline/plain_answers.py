@@ -104,7 +104,9 @@ def repeated_text(prompt: str) -> str:
         prompt,
         re.IGNORECASE | re.DOTALL,
     )
-    return match[1].strip("'\"“”„") if match else ""
+    if match is None or re.search(r"\b(?:in|auf|to|an) \w+(?: \w+)?[.!?]*\Z", match[1]):
+        return ""
+    return match[1].strip("'\"“”„")
 
 
 def _figure(node: ast.expr) -> float:

@@ -296,7 +296,11 @@ def _grouped_answer(question: Question) -> str:
     else:
         target = targets[0]
         statistic = question.statistic or (
-            "maximum" if question.direction and question.by else "mean"
+            "maximum"
+            if question.direction and question.by
+            else "sum"
+            if _ADDED & column_words(target)
+            else "mean"
         )
         index = table.columns.index(target)
         figures = {}

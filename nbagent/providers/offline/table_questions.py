@@ -171,6 +171,10 @@ def read_question(text: str, table: Table) -> Question:
     _read_adjectives(question, left)
     question.columns = _columns_in(table, left)
     if not question.statistic:
+        # In `lowest total bill` the word `total` belongs to a column.
+        named = {own for name in question.columns for own in column_words(name)}
+        of_column = [word for word in words_in(left) if meaning(word) in named & {*STATISTICS}]
+        question.own -= {meaning(word) for word in of_column} if len(of_column) == 1 else set()
         question.statistic = next((name for name in STATISTICS if name in question.own), "")
     _read_flags(question)
     return question

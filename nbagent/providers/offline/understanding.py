@@ -21,6 +21,7 @@ from nbagent.providers.offline.vocabulary import (
     is_grammar,
     is_misspelt,
     meaning,
+    meanings,
     word_set,
     words_in,
 )
@@ -28,7 +29,7 @@ from nbagent.providers.offline.vocabulary import (
 CANNOT = "I cannot answer that by rules"
 NEGATED = re.compile(
     r"\b(?:not|never|nor|cannot|without|except\w*|excluding|excludes?|other than|neither|nicht"
-    r"|avoid\w*|refrain|instead of|rather than|vermeide\w*|statt"
+    r"|nothing|nobody|none|nichts|niemand|avoid\w*|refrain|instead of|rather than|vermeide\w*|statt"
     r"|nie(?:mals)?|kein\w*|ohne|außer\w*)\b|\w+n[’']t\b|\bnon-|\bno\b",
     re.IGNORECASE,
 )
@@ -114,6 +115,8 @@ def _is_used(token: str, question: Question) -> bool:
     if is_grammar(word) or word in _PLAIN or _is_of_column(word, question):
         return True
     own = meaning(word)
+    if word in ("standard", "value", "values") and question.statistic == "std":
+        return True
     if own in _SHARES or word in _SHARES:
         flags = [name for name in question.columns if question.table.is_flag(name)]
         numeric = [n for n in question.columns if question.table.is_numeric(n) and n not in flags]
@@ -122,11 +125,10 @@ def _is_used(token: str, question: Question) -> bool:
         return is_pair or question.statistic == "range"
     if own in STATISTICS or own in ("count", "missing", "describe", "row", "column", "unique"):
         return True
-    direction = adjective(word)
-    if direction is not None:
-        return bool(question.direction or question.filters or is_pair or question.statistic) or (
-            column_of_dimension(question.table, direction) is not None
-        )
+    if adjective(word) is not None:
+        is_asked = re.search(rf"\b(?:how|wie) {re.escape(word)}\b", question.text, re.I)
+        is_range = question.statistic == "range"
+        return bool(question.direction or question.filters or is_pair or is_asked or is_range)
     return word in _ROW_NOUNS or word.removeprefix("un") in _flags(question)
 
 
@@ -137,9 +139,9 @@ def _flags(question: Question) -> set[str]:
 def _negates_flag(question: Question) -> bool:
     """True if the only negation is right before the name of a column of yes and no."""
     flags = "|".join(map(re.escape, _flags(question)))
-    found = NEGATED.findall(question.text)
+    negations = NEGATED.findall(question.text)
     pattern = rf"\b(?:not|nicht|non-?) ?(?:been )?(?:{flags})\b"
-    return bool(flags) and len(found) == 1 and bool(re.search(pattern, question.text, re.I))
+    return bool(flags) and len(negations) == 1 and bool(re.search(pattern, question.text, re.I))
 
 
 def _is_row_number(token: str, question: Question) -> bool:
@@ -147,7 +149,7 @@ def _is_row_number(token: str, question: Question) -> bool:
     number = re.escape(token)
     pattern = rf"\b(?:top|first|last|head|tail|the|erste\w*|letzte\w*)\s+{number}(?!\w)"
     ranked = rf"(?<![\w.]){number}\s+\w+(?:st|sten|ste)\b"
-    if not token.isdigit():
+    if not token.isdigit() or question.statistic in ("mean", "sum", "median", "std"):
         return False
     return bool(re.search(f"{pattern}|{ranked}", question.left, re.I))
 
@@ -173,8 +175,8 @@ def _unused_parts(question: Question) -> list[str]:
     texts = [n for n in question.columns if n not in numeric and n not in flags]
     several = {n for n in texts if len({*table.cells(n)}) < len(table.rows)}
     parts: list[str] = []
-    asked = re.search(r"\b(?:which|what|welche\w*|who|wer)\s+([^\W\d]\w*)", text, re.I)
-    label = column_of_word(table, asked[1]) if asked else None
+    named = re.search(r"\b(?:which|what|welche\w*|who|wer)\s+([^\W\d]\w*)", text, re.I)
+    label = column_of_word(table, named[1]) if named else None
     used = {question.by, label or "", *question.named}
     is_common = re.search(r"\b(?:common|frequent|often|häufig\w*)\b", text, re.I)
     is_ranking = question.direction and not is_common
@@ -188,6 +190,11 @@ def _unused_parts(question: Question) -> list[str]:
     ]
     if question.by:
         parts += [name for name in numeric if name != question.by][1:]
+        parts += [n for n in numeric if n != question.by and {"year", "date"} & meanings(n)]
+    limited = [limit.column for limit in question.filters]
+    if len({*limited}) < len(limited):
+        parts += [name for name in numeric if name not in limited]
+        parts += [lim.text for lim in question.filters if lim.text.isdigit()][1:]
     ranked = [n for n in [column_of_dimension(table, question.dimension)] if n]
     if question.direction and len({*numeric, *(ranked if not numeric else [])}) > 1:
         parts += numeric[1:]
@@ -206,6 +213,18 @@ def _unclear_phrases(question: Question) -> list[str]:
     )
     if yes_no and not is_pair:
         unclear.append(yes_no[1])
+    if match := re.search(
+        r"\b(?:varian\w*|skew\w*|mode|modus|quantil\w*|percentile\w*|quartil\w*|cumulative"
+        r"|growth|trend)\b",
+        question.left,
+        re.I,
+    ):
+        unclear.append(match[0])
+    superlative = re.search(r"\b(?!largest)\w{3,}(?:est|sten?)\b", question.left, re.I)
+    is_open = is_pair and question.direction and not (question.by or question.statistic)
+    is_named = re.search(r"\b(?:which|who|what|welche\w*|wer|was)\b", text, re.I)
+    if superlative and is_open and not is_named:
+        unclear.append(superlative[0])
     if match := re.search(r"\bat (?:most|least)\b", question.left, re.I):
         unclear.append(match[0])
     if match := re.search(
@@ -219,15 +238,15 @@ def _unclear_phrases(question: Question) -> list[str]:
     counts = {"count", "size", "n", "proportion"} & {*question.table.columns}
     if counts and (match := re.search(r"\b(?:common|frequent|often|häufig\w*)\b", text, re.I)):
         unclear.append(match[0])
-    if (match := NEGATED.search(text)) and not _negates_flag(question):
-        unclear.append(match[0])
+    if (negation := NEGATED.search(text)) and not _negates_flag(question):
+        unclear.append(str(negation[0]))
     return unclear
 
 
-def not_understood(words: Iterable[str], question: Question) -> str:
+def not_understood(unknown: Iterable[str], question: Question) -> str:
     """Say which words are not understood, and which are."""
     table = question.table
-    listed = list(words)[:6]
+    listed = list(unknown)[:6]
     known = [f"`{name}`" for name in dict.fromkeys([*question.columns, question.by]) if name]
     known += [f"`{name}` is {' or '.join(cells)}" for name, cells in question.named.items()]
     known += [f"`{limit.column}` is {limit.text}" for limit in question.filters]

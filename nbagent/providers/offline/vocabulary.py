@@ -288,7 +288,8 @@ def is_misspelt(word: str, right: str) -> bool:
 
 _QUESTION_WORDS = word_set(
     "average median maximum minimum standard deviation largest smallest highest lowest heaviest"
-    " longest shortest oldest youngest total number columns describe summarize difference unique"
+    " variance longest shortest oldest youngest total number columns describe summarize difference"
+    " unique"
     " durchschnitt durchschnittliche größte kleinste höchste niedrigste anzahl summe"
 )
 _LONG_WORDS = tuple(word for word in _MEANINGS if len(word) > 5 and word.isalpha())
