@@ -37,7 +37,8 @@ class OutputType:
         if isinstance(kind, str):
             example = kind if kind.isidentifier() else "City"
             raise UsageError(
-                f"output={kind[:80]!r} is a text; give the type itself: output={example[:80]}"
+                f"output={kind[:80]!r} cannot be the type of an answer: it is a text; give the "
+                f"type itself: output={example[:80]}"
             )
         self.name = type_name(kind)
         try:

@@ -467,14 +467,14 @@ def test_today_begins_at_midnight_here_and_days_are_counted_back(store: Store) -
     ("name", "value", "said"),
     [
         ("turn", [1, 2.5], "turn=.1, 2.5. is not a valid filter"),
-        ("model_ms", 10**400, "give Float64"),
-        ("ok", "yes", "give boolean"),
-        ("model", "\ud800", "model='.ud800' is not a valid filter; give category"),
+        ("model_ms", 10**400, "give a number"),
+        ("ok", "yes", "give True or False"),
+        ("model", "\ud800", "model='.ud800' is not a valid filter; give text"),
         ("run", None, "run=None"),
         ("since", "yesterday", "'today', '7d'"),
         ("started_at", 5, "started_at=5 is not a valid filter; give a datetime or a text"),
         ("limit", -1, "limit must be a whole number from 0, not -1"),
-        ("turn_id", [*map(str, range(40_000))], "give string, or up to 30,000 of them"),
+        ("turn_id", [*map(str, range(40_000))], "give text, or up to 30,000 of them"),
         ("runid", "x", r"there is no filter 'runid'; did you mean 'run_id'\?$"),
         ("zzzz", "x", "there is no filter 'zzzz'; the filters are run_id, "),
         # A word that is nearly one that rows have.
