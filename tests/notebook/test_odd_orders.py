@@ -154,7 +154,11 @@ def test_a_copied_notebook_with_the_same_cell_ids_leaves_the_others_messages(
             shown = ask(copy, "b", "mine", "--continue chat --name mine -m offline:odd")
             assert shown == ["first", "second", "mine"]
         assert ask(copy, "c", "more", "--continue") == ["first", "second", "mine", "more"]
-        assert ask(copy, "b", "anew", "--continue mine -m offline:odd") == ["first", "second", "anew"]
+        assert ask(copy, "b", "anew", "--continue mine -m offline:odd") == [
+            "first",
+            "second",
+            "anew",
+        ]
     with closing(LiveKernel(folder, JPY_SESSION_NAME="orders.ipynb")) as again:
         again.run(SETUP)
         after_a_restart = ask(again, "d", "third", "--continue -m offline:odd")
