@@ -154,7 +154,7 @@ _AROUND_RUNS = """
 () => [...document.querySelectorAll(".nba-panel *")].filter((node) => !node.closest(".nba-run") &&
   (!/^(div|span|p|b|small|strong|code|details|summary|button|input|select|option|textarea|label)$/
     .test(node.localName) || [...node.attributes].some(({ name }) =>
-      !/^(class|data-(key|do|field|lm-suppress-shortcuts)|title|type|value|rows|placeholder|role|hidden|disabled|checked|open|tabindex|spellcheck|aria-.*)$/
+      !/^(class|data-(key|do|field|lm-suppress-shortcuts)|title|type|value|rows|min|max|step|placeholder|role|hidden|disabled|checked|open|tabindex|spellcheck|aria-.*)$/
         .test(name)))).map((node) => node.outerHTML.slice(0, 200))
 """
 
@@ -186,7 +186,11 @@ def test_the_panel_shows_it_as_text(
         "working": "",
         "can_continue": True,
         "goes_on": True,
+        "waits": False,
+        "beside": False,
+        "notice": all_of_it,
         "values": {field["name"]: all_of_it for field in fields},
+        "defaults": {},
         "tools": [[text, text, True] for text in texts],
         "attached": [[text, 1] for text in texts],
     }
@@ -201,9 +205,10 @@ def test_the_panel_shows_it_as_text(
     watched.page.evaluate("all => all.forEach((one) => panel.hear(one))", told)
     watched.is_clean(around=".nba-view", runs=len(texts) + 1)
     assert watched.page.evaluate(_AROUND_RUNS) == []
-    offered = watched.page.locator(".nba-fold-runs .nba-open").all_text_contents()
+    offered = watched.page.locator(".nba-drawer-runs .nba-open").all_text_contents()
     assert any("<script>" in one for one in offered)
-    assert watched.page.locator(".nba-fold-export option").count() == len(texts)
+    watched.page.locator(".nba-opener-export").click()
+    assert watched.page.locator(".nba-drawer-export option").count() == len(texts)
 
 
 @pytest.mark.proof
