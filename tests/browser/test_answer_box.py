@@ -26,7 +26,7 @@ def test_a_run_that_waits_has_a_box_and_one_that_answered_has_a_button(
     box.fill("And of Bergen?")
     box.press("Control+Enter")
     phases = output.locator(".nba-phase")
-    expect(phases).to_have_text(["Paused: 1 turn"] * 2)
+    expect(phases).to_have_text(["Paused: limit of turns"] * 2)
     expect(output.locator(".nba-prompt").last).to_have_text("And of Bergen?")
     expect(box).to_have_count(1)  # the first run was continued
     # Empty words: the run goes on where it stopped. The forms of other buttons leave the box.
@@ -56,6 +56,6 @@ def test_a_file_without_its_kernel_shows_no_box(
             server.trust(name)
         with opened(chromium, server, name) as again:
             output = again.output(LIMIT)
-            expect(output.locator(".nba-run")).to_contain_text("Paused: 1 turn")
+            expect(output.locator(".nba-run")).to_contain_text("Paused: limit of turns")
             assert output.locator("textarea:visible, button:visible").count() == 0
             assert "Further instructions" not in output.inner_text()

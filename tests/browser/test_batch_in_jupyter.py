@@ -121,7 +121,7 @@ def test_the_end_is_saved_small_and_each_listed_run_opens_below(notebook: Notebo
     output.locator("tr:has-text('row 3') [data-do=show]").first.click()
     expect(pictures).to_have_count(2)
     expect(pictures.nth(1)).to_contain_text("LLM_HTTP_ERROR: no <i>luck</i>")
-    output.locator("tr:has-text('V2') [title='Run 1']").last.click()
+    output.locator("tr:has-text('V2') [title='Open run 1']").last.click()
     expect(pictures.nth(1)).to_contain_text("Say 0")
     expect(pictures).to_have_count(2)
     assert "Say 0" in json.dumps(notebook.save()["cells"][QUICK]["outputs"])

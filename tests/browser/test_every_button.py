@@ -123,7 +123,7 @@ def pauses_and_stops(desk: Desk) -> None:
     expect(note).to_have_count(1)
     notebook.wake()
     notebook.wait(PAUSED)
-    desk.click(PAUSED, "go")
+    desk.click(PAUSED, "continue", "go")
     desk.ends(PAUSED, "Paused", "Answered")
     notebook.start(STOPPED)
     notebook.output(STOPPED).locator(".nba-card.nba-busy").wait_for()
