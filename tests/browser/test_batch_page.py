@@ -148,9 +148,9 @@ def test_a_review_hears_keys_only_while_it_has_the_focus(page: Page) -> None:
         page.keyboard.press(key)
     at = {"run": "review", "place": "2"}
     assert sent(page) == [
-        {"kind": "label", "value": "3", **at},
-        {"kind": "skip", "value": "", **at},
-        {"kind": "back", "value": "", **at},
+        {"kind": "label", "value": "3", "fields": {"reason": ""}, **at},
+        {"kind": "skip", "value": "", "fields": {"reason": ""}, **at},
+        {"kind": "back", "value": "", "fields": {"reason": ""}, **at},
     ]
     assert "<b>Forty-two</b>" in review.inner_text()
 

@@ -641,5 +641,6 @@ def test_the_tree_shows_this_notebook_and_the_others_by_a_word(
 
 def test_a_notebook_without_records_is_named(shell: MagicShell, tmp_path: Path) -> None:
     (tmp_path / "new.ipynb").write_text('{"cells": [], "metadata": {}, "nbformat": 4}')
-    shown = repr(nbagent.read_notebook(tmp_path / "new.ipynb"))
+    with pytest.warns(UserWarning, match="has no saved runs"):
+        shown = repr(nbagent.read_notebook(tmp_path / "new.ipynb"))
     assert shown.startswith("<SavedNotebook new.ipynb, runs: 0; save the notebook first")

@@ -748,6 +748,7 @@ PLANTED: dict[str, Any] = {
     "max_turns": 49,
     "max_requests": 1000,
     "max_repeated_failures": 99,
+    "max_repeated_results": 99,
     "max_total_tokens": 10**9,
     "max_cost_usd": 1000.0,
     "reasoning": "max",
