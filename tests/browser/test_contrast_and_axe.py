@@ -216,7 +216,7 @@ def opened_sharp(
     """A notebook in JupyterLab with this theme, two pixels to a pixel, all of it in the window."""
     word = f"JupyterLab {theme.capitalize()}"
     context = browser.new_context(
-        viewport={"width": width, "height": 3600},
+        viewport={"width": width, "height": 5200},
         color_scheme="dark" if theme == "dark" else "light",
         reduced_motion="reduce",
         device_scale_factor=2,
