@@ -170,7 +170,7 @@ def test_every_button_of_a_finished_run_works_in_its_cell_and_where_it_is_shown_
     expect(do(notebook, SEVERAL, "cancel", 1)).to_have_count(0)
     do(notebook, SEVERAL, "compare", 1).click()
     chosen = runs(notebook, SEVERAL).nth(1).get_by_role("combobox")
-    assert "How large is Oslo?" in chosen.locator("option").first.inner_text()
+    assert "How large is {{ 'Oslo' }}?" in chosen.locator("option").first.inner_text()
     runs(notebook, SEVERAL).locator(".nba-words .nba-go").click()
     expect(notebook.output(SEVERAL)).to_contain_text("1 changed")
     # The first of them is below `%agent show` as well, where a click shows what follows too.
