@@ -9,7 +9,7 @@ import os
 import reprlib
 import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
@@ -333,13 +333,7 @@ class Run:
         functions that are called are those of `Agent.run`.
         """
         request = self._request("continue" if prompt else "resume", options, prompt=prompt)
-        with Run.starting(
-            request,
-            store=self._store,
-            on_event=on_event,
-            on_tool_call=on_tool_call,
-            on_tool_result=on_tool_result,
-        ) as run:
+        with self._starting(request, on_event, on_tool_call, on_tool_result) as run:
             return run.wait()
 
     def fork(
@@ -385,13 +379,7 @@ class Run:
             edits=dict(cast("Mapping[str, object]", results)),
             drop=(drop,) if isinstance(drop, str) else as_tuple("drop", drop, "['C02']"),
         )
-        with Run.starting(
-            request,
-            store=self._store,
-            on_event=on_event,
-            on_tool_call=on_tool_call,
-            on_tool_result=on_tool_result,
-        ) as run:
+        with self._starting(request, on_event, on_tool_call, on_tool_result) as run:
             return run.wait()
 
     def retry(
@@ -420,14 +408,7 @@ class Run:
         request = self._request("fork", options, fork_turn=retried.id, defer_calls=True)
         with ExitStack() as stack:
             starts = (
-                Run.starting(
-                    request,
-                    store=self._store,
-                    on_event=on_event,
-                    on_tool_call=on_tool_call,
-                    on_tool_result=on_tool_result,
-                )
-                for _ in range(n)
+                self._starting(request, on_event, on_tool_call, on_tool_result) for _ in range(n)
             )
             runs = [stack.enter_context(start) for start in starts]
             result = RetryResult(self, retried.id, tuple(run.wait() for run in runs))
@@ -436,6 +417,22 @@ class Run:
             set_last_run(self.id, self._store)
             frontend().bind_variable(self)
         return result
+
+    def _starting(
+        self,
+        request: RunRequest,
+        on_event: OnEvent | None,
+        on_tool_call: OnToolCall | None,
+        on_tool_result: OnToolResult | None,
+    ) -> AbstractContextManager[Run]:
+        """Start a run that continues this one, in the same store."""
+        return Run.starting(
+            request,
+            store=self._store,
+            on_event=on_event,
+            on_tool_call=on_tool_call,
+            on_tool_result=on_tool_result,
+        )
 
     def _request(self, kind: Kind, options: dict[str, Any], **fields: Any) -> RunRequest:
         """Build the request for a run that continues this one; raise UsageError while it runs."""

@@ -15,6 +15,8 @@ from nbagent.contracts.secrets import any_secret_known, redact_json, register_en
 Role = Literal["system", "user", "assistant", "tool"]
 FINAL_ANSWER = "final_answer"
 """Tool that receives the typed answer if the provider has no schema mode for answers."""
+ANSWER_BY_CALL = f"Give the answer by calling {FINAL_ANSWER}."
+"""End of the message that returns an invalid typed answer to the model."""
 CONTINUE_PROMPT = "Your last answer was cut off. Go on exactly where it stopped."
 """Prompt with which the model completes an answer that was cut off."""
 DIRECTIVE_STARTS = ("RUN_DIRECTIVE\n- ", "NODE_BRIEF\n- ")

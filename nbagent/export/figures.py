@@ -228,16 +228,7 @@ def means(
         places = [groups.index(row[0]) + shift for row in label_rows]
         values = [row[2] for row in label_rows]
         errors = _errors([row[2:5] for row in label_rows])
-        style = style_of(label)
-        axes.errorbar(
-            values,
-            places,
-            xerr=errors,
-            fmt=style.marker,
-            color=style.colour,
-            capsize=3,
-            label=_label(label),
-        )
+        _draw_points(axes, label, values, places, xerr=errors)
         for (_, _, mean, _, _, verdict), position in zip(label_rows, places, strict=True):
             axes.annotate(
                 verdict,
@@ -255,6 +246,16 @@ def means(
     return _with_legend(figure, axes)
 
 
+def _draw_points(
+    axes: Any, name: str, x: Sequence[float], y: Sequence[float], **errors: Any
+) -> None:
+    """Draw points with their intervals (`xerr` or `yerr`) in the look of a name."""
+    style = style_of(name)
+    axes.errorbar(
+        x, y, fmt=style.marker, color=style.colour, capsize=3, label=_label(name), **errors
+    )
+
+
 def cost_quality(
     unit: str, rows: Sequence[tuple[str, float, float, float | None, float | None]]
 ) -> Figure:
@@ -267,16 +268,7 @@ def cost_quality(
     figure, axes = _axes("cost and quality by variant", "cost of a case (USD)", unit, height=4)
     for row in rows:
         name, cost, mean, *_ = row
-        style, errors = style_of(name), _errors([row[2:]])
-        axes.errorbar(
-            cost,
-            mean,
-            yerr=errors,
-            fmt=style.marker,
-            color=style.colour,
-            capsize=3,
-            label=_label(name),
-        )
+        _draw_points(axes, name, [cost], [mean], yerr=_errors([row[2:]]))
     axes.set_xlim(left=0)
     if all(0 <= row[2] <= 1 for row in rows):
         axes.set_ylim(-0.03, 1.03)

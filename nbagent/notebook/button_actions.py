@@ -11,8 +11,8 @@ are untrusted until they were checked.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import anywidget
@@ -48,36 +48,13 @@ from nbagent.view.text_format import sanitize_value
 _SEARCH_CHARS = 1_000
 _RECENT_RUNS = 200
 _MAX_OTHERS = 40
-_PROMPT_CHARS = 60
 _RUN_STARTING = ("continue", "retry", "fork")
 _OF_PAGE = ("cell", "search")
 """Actions that change no output."""
 _PROMPT_LABEL = "Further instructions for the model (optional)"
 
 
-@dataclass(frozen=True, slots=True)
-class Click:
-    """A click on a button of a finished run."""
-
-    do: str
-    run_id: str
-    turn_id: str = ""
-    fields: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Values of its form: `prompt` (continue, fork), `other` (compare), `search` (a list)."""
-    has_form: bool = False
-    """True if the form was sent; else the click asks for the form."""
-    tab: str = ""
-    """Id of the browser tab."""
-
-
-def read_click(message: Message) -> Click:
-    """Read the message of a button."""
-    return Click(
-        message.do, message.run, message.turn, message.fields, message.has_form, message.tab
-    )
-
-
-def form_node(click: Click, run: RunRecord) -> Node | None:
+def form_node(click: Message, run: RunRecord) -> Node | None:
     """Draw the form of a button; None if it has none.
 
     The page inserts it below the button and sends the click again with its fields.
@@ -108,7 +85,7 @@ def form_node(click: Click, run: RunRecord) -> Node | None:
         h("button", "nba-go", FORM_TITLES[click.do], type="button", data_do="go"),
         h("button", "", "Cancel", type="button", data_do="cancel"),
         data_do=click.do,
-        data_turn=click.turn_id or None,
+        data_turn=click.turn or None,
         data_lm_suppress_shortcuts="true",
     )
 
@@ -129,7 +106,7 @@ def comparable_runs(run: RunRecord) -> list[RunSummary]:
     ]
 
 
-def to_request(click: Click, output: Output) -> RunRequest:
+def to_request(click: Message, output: Output) -> RunRequest:
     """Build the request for the run that a button starts.
 
     A retry defers its tool calls until its answer is chosen with Continue.
@@ -140,8 +117,8 @@ def to_request(click: Click, output: Output) -> RunRequest:
     register_environment()  # the typed prompt may contain a key that a cell has set since
     run = _load_idle(output, click)
     turns = [turn.id for turn in run.turns]
-    if click.turn_id and click.turn_id not in turns:
-        raise UsageError(f"run {run.id[:8]} has no turn {sanitize_value(click.turn_id[:20])!r}")
+    if click.turn and click.turn not in turns:
+        raise UsageError(f"run {run.id[:8]} has no turn {sanitize_value(click.turn[:20])!r}")
     tools = tools_passed_to(run.id, frontend().namespace())
     prompt = click.fields.get("prompt", "").strip() or None
     # A retry answers the same request again, so the panel's options for the next run do not apply.
@@ -151,7 +128,7 @@ def to_request(click: Click, output: Output) -> RunRequest:
     )
     if click.do == "continue" or not turns:
         return replace(base, kind="continue" if prompt else "resume")
-    turn_id = click.turn_id or turns[-1]
+    turn_id = click.turn or turns[-1]
     return replace(base, kind="fork", fork_turn=turn_id, defer_calls=click.do == "retry")
 
 
@@ -180,21 +157,20 @@ def enable_buttons() -> None:
 
 def on_message(message: object) -> None:
     """Handle a click. Any thread: the work itself is queued or done in a thread of its own."""
-    content = read_message(message)
-    if content is None:
+    click = read_message(message)
+    if click is None:
         return
-    if content.kind == "ready" and _actions is not None:
-        note_tab(content.tab)
-    output = find_output(content.at)
-    if output is None or content.kind != "act":
+    if click.kind == "ready" and _actions is not None:
+        note_tab(click.tab)
+    output = find_output(click.at)
+    if output is None or click.kind != "act":
         return
-    click = read_click(content)
     reply = partial(_reply, output, click)
     if isinstance(output, ListOutput):
         do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
     else:
         do, is_known = partial(_act, output), click.do in (*FORM_TITLES, "cell")
-        is_known = is_known and click.run_id in output.run_ids
+        is_known = is_known and click.run in output.run_ids
     failed, context = partial(_failed, reply), output.context
     if is_known and click.do not in _OF_PAGE and not output.takes_updates(click.tab):
         run_in_thread(lambda: _check_page(output, click), on_error=failed, context=context)
@@ -210,13 +186,13 @@ def on_message(message: object) -> None:
         run_in_thread(lambda: do(click, reply), on_error=failed, context=context)
 
 
-def _check_page(output: Output, click: Click) -> RunRecord:
+def _check_page(output: Output, click: Message) -> RunRecord:
     """Load the run of a click, whose result the page can show.
 
     Raises:
         UsageError: the run was deleted, or the page does not apply updates of the output.
     """
-    run, short = _load(output, click.run_id), sanitize_value(click.run_id[:8])
+    run, short = _load(output, click.run), sanitize_value(click.run[:8])
     if not output.takes_updates(click.tab):
         raise UsageError(
             "nothing was started: this page was loaded after the run; "
@@ -234,7 +210,7 @@ def _load(output: Output, run_id: str) -> RunRecord:
         raise UsageError(f"run {sanitize_value(run_id[:8])} was deleted") from None
 
 
-def _load_idle(output: Output, click: Click) -> RunRecord:
+def _load_idle(output: Output, click: Message) -> RunRecord:
     """Load a run of an output; raise UsageError if a run is running in it."""
     run = _check_page(output, click)
     if output.running_id:
@@ -245,9 +221,9 @@ def _load_idle(output: Output, click: Click) -> RunRecord:
     return run
 
 
-def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
+def _act(output: Output, click: Message, reply: Callable[..., None]) -> None:
     """Do an action that starts no run. In a thread of its own: the kernel may be busy."""
-    run = _load(output, click.run_id)
+    run = _load(output, click.run)
     if click.do == "cell":
         reply(said="Copied: paste it into a cell", text=cell_text(run))
     elif click.do in FORM_TITLES and not click.has_form:
@@ -260,19 +236,19 @@ def _act(output: Output, click: Click, reply: Callable[..., None]) -> None:
         output.show_saved()
 
 
-def _do_in_list(output: ListOutput, click: Click, reply: Callable[..., None]) -> None:
+def _do_in_list(output: ListOutput, click: Message, reply: Callable[..., None]) -> None:
     if click.do == "show":
-        _load(output, click.run_id)
-        output.open(click.run_id)
+        _load(output, click.run)
+        output.open(click.run)
         reply(said="")
     elif click.do == "search" and output.search:
         reply(list=output.search(click.fields.get("search", "")[:_SEARCH_CHARS]).node(output.id))
 
 
-def _reply(output: Output, click: Click, **said: object) -> None:
+def _reply(output: Output, click: Message, **said: object) -> None:
     """Reply to the page of a click, and to no other: a person may type there."""
     if _actions is not None:
-        _actions.send({"run": click.run_id, "at": output.id, "tab": click.tab, **said})
+        _actions.send({"run": click.run, "at": output.id, "tab": click.tab, **said})
 
 
 def _failed(reply: Callable[..., None], error: Exception) -> None:

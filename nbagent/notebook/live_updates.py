@@ -26,8 +26,6 @@ class Shown(ABC):
         """Show it under a key, which is the `data-run` of its element."""
         self.key = key
         self.updates = LiveUpdates(self, interval_s)
-        self.is_in_page = False
-        """True while a page shows it."""
         self._drawn: dict[str, Node] = {}
         """The parts as the pages have them."""
 
@@ -47,9 +45,8 @@ class Shown(ABC):
         """Draw it as a widget shows it. Any thread."""
         return self.whole()
 
-    def on_pages(self, is_shown: bool) -> None:
-        """Note that a page shows it, or that none does any more. Any thread."""
-        self.is_in_page = is_shown
+    def on_pages(self, is_shown: bool) -> None:  # noqa: B027 (only some do something)
+        """Do something when a page shows it, or none does any more. Any thread."""
 
     def changes(self) -> list[Op]:
         """Draw what changed since the last call."""

@@ -28,10 +28,9 @@ from nbagent.store.rows import run_reference
 from nbagent.store.saved_records import saved_record
 from nbagent.store.writer import Store
 from nbagent.view.compare import compare_node, compare_text
-from nbagent.view.node import Node, h
+from nbagent.view.node import Node
 from nbagent.view.printers import html
-from nbagent.view.run_picture import ROOT_CLASS, page, picture, styled
-from nbagent.view.run_tree import answers_listing
+from nbagent.view.run_picture import page, picture, styled
 from nbagent.view.terminal import saved_text
 
 KERNEL = secrets.token_hex(4)
@@ -44,8 +43,7 @@ _MAX_OUTPUTS = 1_000
 """Outputs in memory. Buttons of older outputs stop working."""
 
 Part = tuple[str, ...]
-"""Run ids of one part of an output. One id: its picture. Two: their comparison. More: the answers
-to one request, with the original run first."""
+"""Run ids of one part of an output. One id: its picture. Two: their comparison."""
 
 
 _outputs: dict[str, Output] = {}
@@ -115,7 +113,7 @@ class Output:
 
     def nodes(self, first: int) -> list[Node]:
         """Draw its first parts."""
-        return [self._node(records) for records in self._load_parts(self.parts[:first])]
+        return self._draw(self._load_parts(self.parts[:first]))
 
     def add(self, *run_ids: str) -> None:
         """Add a part at the end: one run, or a comparison of several."""
@@ -156,7 +154,7 @@ class Output:
         if self.parts and not parts:
             self._display({"text/plain": f"Run {self.parts[0][0][:8]} was deleted."})
             return
-        drawn = "\n".join(html(self._node(records)) for records in parts)
+        drawn = "\n".join(map(html, self._draw(parts)))
         drawn = styled(drawn) if drawn else ""  # one style sheet for all parts
         made = {"text/html": drawn, "text/plain": "\n\n".join(map(self._text, parts))}
         self._display(made, records_metadata(*(part[0] for part in parts if len(part) == 1)))
@@ -178,20 +176,19 @@ class Output:
                 loaded.append([known.get(i) or self.load(i) for i in part])
         return loaded
 
-    def _node(self, records: list[RunRecord]) -> Node:
-        if len(records) > 2:
-            ids = " ".join(run.id for run in records)
-            listing = h("div", "nba-wide", answers_listing(*records).node())
-            return h("div", ROOT_CLASS, listing, data_run=ids)
+    def _draw(self, parts: Sequence[list[RunRecord]]) -> list[Node]:
+        """Draw loaded parts. The settings are read once, and not at all without a part."""
+        choice = _records_choice() if parts else ""
+        return [self._node(records, choice) for records in parts]
+
+    def _node(self, records: list[RunRecord], choice: str) -> Node:
         if len(records) > 1:
             return compare_node(records)
         (run,) = records
         unfolded = self.unfolded.get(run.id, frozenset())
-        return picture(run, unfolded=unfolded, kernel=self.id, records=_records_choice())
+        return picture(run, unfolded=unfolded, kernel=self.id, records=choice)
 
     def _text(self, records: list[RunRecord]) -> str:
-        if len(records) > 2:
-            return str(answers_listing(*records))
         return compare_text(records) if len(records) > 1 else self.run_text(*records)
 
     def _display(self, data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None) -> None:
@@ -265,7 +262,8 @@ def forget_runs(run_ids: Collection[str]) -> None:
 
 def records_metadata(*runs: RunRecord) -> dict[str, Any]:
     """Records for the output's metadata, so that a saved notebook can load its runs."""
-    made = [saved_record(run, _records_choice()) for run in runs]
+    choice = _records_choice()
+    made = [saved_record(run, choice) for run in runs]
     return {"nbagent": made[0] if len(made) == 1 else made}
 
 

@@ -186,7 +186,7 @@ class Panel(Output):
 
     def _send_conversation(self, page: str = "", n: int = MAX_SHOWN_RUNS) -> None:
         """Send the conversation to one page, or to all."""
-        drawn = [self._node(records) for records in self._load_parts(self.parts[-n:])]
+        drawn = self._draw(self._load_parts(self.parts[-n:]))
         conversation = {
             "draft": self._draft,
             "pictures": drawn,
@@ -201,9 +201,9 @@ class Panel(Output):
         """Return the record of a run of the conversation."""
         return self._records.get(run_id) or current_store().load(run_id)
 
-    def _node(self, records: list[RunRecord]) -> Node:
+    def _node(self, records: list[RunRecord], choice: str) -> Node:
         live = self._live_runs.get(records[0].id) if len(records) == 1 else None
-        return super()._node(records) if live is None else live.picture()
+        return super()._node(records, choice) if live is None else live.picture()
 
     # Messages of the pages
 

@@ -138,7 +138,6 @@ class LiveRun(Shown):
 
     def on_pages(self, is_shown: bool) -> None:
         """Let a person answer while a page shows the run."""
-        super().on_pages(is_shown)
         self.can_answer = is_shown and self._failure is None
 
     def on_message(self, message: Message) -> None:

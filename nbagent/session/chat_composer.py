@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.errors import ErrorInfo, ToolError
-from nbagent.contracts.messages import FINAL_ANSWER, Message
+from nbagent.contracts.messages import ANSWER_BY_CALL, FINAL_ANSWER, Message
 from nbagent.contracts.model import ToolSpec
 from nbagent.contracts.ports import Composition, TurnDecision
 from nbagent.contracts.records import EngineTurn
@@ -84,7 +84,7 @@ class ChatComposer:
             except ToolError as error:
                 why = error.message
         self._n_invalid += 1
-        how = f"Give the answer by calling {FINAL_ANSWER}."
+        how = ANSWER_BY_CALL
         if not self._by_call:
             schema = dump_json(self._output.schema).decode()
             how = f"Answer with nothing but JSON that fits this JSON Schema: {schema}"

@@ -19,7 +19,8 @@ from stage import OVERFLOWS, Stage
 from test_batch_page import PICTURES, show
 from test_view_accessibility import rich, theme_variables, waits
 
-from nbagent.notebook.button_actions import Click, form_node
+from nbagent.notebook.button_actions import form_node
+from nbagent.notebook.messages import Message
 from nbagent.view.node import Node
 from nbagent.view.run_picture import page as page_of
 from nbagent.view.run_picture import picture
@@ -62,7 +63,7 @@ def with_buttons(stage: Stage) -> None:
     stage.hear([["done", picture(run, kernel="k1-1")]])
     stage.page.evaluate(UNFOLD)
     stage.page.evaluate("window.actions = begin({ kind: 'actions', kernel: 'k1' })")
-    form = form_node(Click("fork", run.id, "C01"), run)
+    form = form_node(Message(kind="act", do="fork", run=run.id, turn="C01"), run)
     stage.page.evaluate("m => actions.hear(m)", {"run": run.id, "at": "k1-1", "form": form})
     stage.page.locator(".nba-words textarea").fill("Other words")
 

@@ -11,7 +11,8 @@ from stage import Stage, load_views, until
 from stories import ANSWER, Story, drawn
 
 from nbagent.contracts import events
-from nbagent.notebook.button_actions import Click, form_node
+from nbagent.notebook.button_actions import form_node
+from nbagent.notebook.messages import Message
 from nbagent.notebook.page_module import script
 from nbagent.view import node
 from nbagent.view.printers import html
@@ -132,7 +133,7 @@ def test_a_view_that_comes_later_asks_for_the_whole_and_takes_nobody_elses(page:
 
 def test_buttons_of_static_pictures_work_while_their_kernel_lives(page: Page) -> None:
     run = drawn().run
-    fork = form_node(Click("fork", run.id, "C01"), run)
+    fork = form_node(Message(kind="act", do="fork", run=run.id, turn="C01"), run)
     made = html(picture(run, kernel="k1-1")) + html(picture(run, kernel="k2-1"))
     page.set_content(f"<!doctype html><body>{made}")
     page.evaluate("history.replaceState(null, '', '/')")

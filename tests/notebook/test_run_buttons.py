@@ -13,6 +13,7 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.export.cell import cell_text
 from nbagent.notebook import button_actions
+from nbagent.notebook.messages import Message
 from nbagent.notebook.outputs import Output, find_output
 from nbagent.session.frontend import Cell, use_frontend
 from nbagent.session.request import RunRequest
@@ -79,7 +80,9 @@ def test_retry_and_fork_name_a_turn_of_the_run_and_continue_its_end(output: Outp
     run = output.load(output.run_ids[0])
 
     def ask(do: str, turn: str = "", **fields: str) -> RunRequest:
-        return button_actions.to_request(button_actions.Click(do, run.id, turn, fields), output)
+        return button_actions.to_request(
+            Message(kind="act", do=do, run=run.id, turn=turn, fields=fields), output
+        )
 
     retry = ask("retry", n="3")
     assert (retry.kind, retry.fork_turn, retry.prompt) == ("fork", "C01", None)
@@ -230,7 +233,7 @@ def test_comparing_offers_the_run_before_then_the_session_then_the_last_ones() -
     for run_id, others in expected.items():
         run = nbagent.open_run(run_id).record
         assert [it.id for it in button_actions.comparable_runs(run)] == [it.id for it in others]
-        form = button_actions.form_node(button_actions.Click("compare", run.id), run)
+        form = button_actions.form_node(Message(kind="act", do="compare", run=run.id), run)
         assert form is not None
         words = node.text_of(form)
         assert f"{others[0].id[:8]} · {others[0].record.prompt}" in words

@@ -11,7 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from nbagent.contracts.canonical import json_object
-from nbagent.contracts.messages import CONTINUE_PROMPT, FINAL_ANSWER, Message, TextPart
+from nbagent.contracts.messages import (
+    ANSWER_BY_CALL,
+    CONTINUE_PROMPT,
+    FINAL_ANSWER,
+    Message,
+    TextPart,
+)
 from nbagent.contracts.model import ChatRequest, ToolSpec
 from nbagent.providers.offline.call_results import (
     PlannedCall,
@@ -149,7 +155,7 @@ def _read(messages: Sequence[Message]) -> Conversation:
     asks_again = False
     for message in messages:
         if message.role == "user":
-            if "does not fit" in message.typed_text and FINAL_ANSWER in message.typed_text:
+            if message.typed_text.endswith(ANSWER_BY_CALL):
                 continue  # It asks for the typed answer to the prompt before.
             earlier += [made for made in now if made.ok]
             now = []

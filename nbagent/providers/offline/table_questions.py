@@ -316,16 +316,15 @@ def _read_adjectives(question: Question, text: str) -> None:
     """Read `heaviest`, `most expensive`, `am längsten`: a direction and a dimension."""
     has_most = re.search(r"\b(?:most|least|am|meist\w*|wenigst\w*|fewest)\b", text, re.I)
     for word in words_in(text):
-        for roots, direction, dimension in _ADJECTIVES:
-            if not re.fullmatch(rf"(?:{roots}){_FORM}", word):
-                continue
-            question.dimension = question.dimension or dimension
-            is_time = dimension.startswith("date") and not re.search(r"\d|\brows?\b", text)
-            if (re.search(r"er\Z", word) or is_time) and _WHICH.search(question.text):
-                question.direction = question.direction or direction
-            if not question.direction and (_SUPERLATIVE.search(word) or has_most):
-                question.direction = direction
-            break
+        if (adjective := _adjective(word)) is None:
+            continue
+        direction, dimension = adjective
+        question.dimension = question.dimension or dimension
+        is_time = dimension.startswith("date") and not re.search(r"\d|\brows?\b", text)
+        if (re.search(r"er\Z", word) or is_time) and _WHICH.search(question.text):
+            question.direction = question.direction or direction
+        if not question.direction and (_SUPERLATIVE.search(word) or has_most):
+            question.direction = direction
     if re.search(r"\bleast\b|\bwenigsten\b", text, re.I):
         question.direction = -1
     if _BOTH_ENDS.search(text):
@@ -334,12 +333,17 @@ def _read_adjectives(question: Question, text: str) -> None:
         question.direction = 1 if re.search(r"\bdesc|\brank|\babsteigend", text, re.I) else -1
 
 
-def adjective(word: str) -> str | None:
-    """Return the dimension that an adjective speaks of; None for other words."""
-    for roots, _, dimension in _ADJECTIVES:
+def _adjective(word: str) -> tuple[int, str] | None:
+    """Return an adjective's direction and the dimension it speaks of; None for other words."""
+    for roots, direction, dimension in _ADJECTIVES:
         if re.fullmatch(rf"(?:{roots}){_FORM}", word):
-            return dimension
+            return direction, dimension
     return None
+
+
+def is_adjective(word: str) -> bool:
+    """True for an adjective that speaks of a dimension, such as `heaviest`."""
+    return _adjective(word) is not None
 
 
 _WHICH = re.compile(r"\b(?:which|who|welche\w*|wer)\b(?!.*\b(?:than|als)\b)", re.I | re.S)
@@ -380,9 +384,7 @@ def column_of_word(table: Table, word: str) -> str | None:
 def _columns_in(table: Table, text: str) -> list[str]:
     """Return the columns that a text names, the best matches first."""
     exact = [name for name in table.columns if _is_written(name, text)]
-    listed = {
-        meaning(part): word for word in words_in(text) if not is_grammar(word) for part in (word,)
-    }
+    listed = {meaning(word) for word in words_in(text) if not is_grammar(word)}
     written = {word for name in table.columns for word in words_in(name)}
     typed = {meaning(word) for word in words_in(text) if word in written}
     left = {*listed, *meanings(text)} - {own for name in exact for own in column_words(name)}

@@ -26,12 +26,12 @@ def typed_answer(
     properties = property_schemas(first_member(schema))
     if not facts:
         values = values_in(prompt, set())
-        facts = [{v.kind: v.text if v.number is None else v.number} for v in values]
-        single = next(iter(properties.values()), None) if len(properties) == 1 else None
-        if single is not None and (kind := first_member(single).get("type")) in _SCALARS:
-            return _single(next(iter(properties)), kind, text, [v.text for v in values])
-        facts = [{key: value for fact in facts for key, value in fact.items()}] if facts else []
-        return composed(schema, facts, is_strict=True)
+        if len(properties) == 1:
+            ((name, single),) = properties.items()
+            if (kind := first_member(single).get("type")) in _SCALARS:
+                return _single(name, kind, text, [v.text for v in values])
+        by_kind = {v.kind: v.text if v.number is None else v.number for v in values}
+        return composed(schema, [by_kind] if by_kind else [], is_strict=True)
     return composed(schema, facts)
 
 
@@ -41,7 +41,7 @@ _SCALARS = ("integer", "number", "string")
 def _single(name: str, kind: Any, text: str, values: Sequence[str]) -> dict[str, Any] | None:
     """Return the only figure of an answer's text, or the only value of the prompt."""
     bold = re.findall(r"\*\*([^*]+)\*\*", text)
-    chosen = bold or ([] if text.startswith("I ") is False else list(values))
+    chosen = bold or (list(values) if text.startswith("I ") else [])
     if len(chosen) != 1:
         return None
     if kind == "string":

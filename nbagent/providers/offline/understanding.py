@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from nbagent.providers.offline.table_questions import (
     STATISTICS,
     Question,
-    adjective,
     column_of_dimension,
     column_of_word,
     column_words,
+    is_adjective,
 )
 from nbagent.providers.offline.vocabulary import (
     compound_parts,
@@ -125,7 +125,7 @@ def _is_used(token: str, question: Question) -> bool:
         return is_pair or question.statistic == "range"
     if own in STATISTICS or own in ("count", "missing", "describe", "row", "column", "unique"):
         return True
-    if adjective(word) is not None:
+    if is_adjective(word):
         is_asked = re.search(rf"\b(?:how|wie) {re.escape(word)}\b", question.text, re.I)
         is_range = question.statistic == "range"
         return bool(question.direction or question.filters or is_pair or is_asked or is_range)
