@@ -7,17 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from notebook_tools import AREA
 
 import nbagent
 
-TOOLS = """%load_ext nbagent
+TOOLS = f"""%load_ext nbagent
 import time
 import nbagent
 
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
+{AREA}
 
 @nbagent.tool
 def nap(city: str) -> str:

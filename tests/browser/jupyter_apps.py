@@ -26,6 +26,7 @@ from typing import Any, Literal, Protocol
 import nbformat
 import pytest
 from kernels import clean_environment
+from notebook_tools import AREA
 from playwright.sync_api import (
     Browser,
     BrowserContext,
@@ -115,15 +116,12 @@ window.nbt = {
 """
 
 
-AREA_TOOL = """
+AREA_TOOL = f"""
 %load_ext nbagent
 import nbagent
 from nbagent import offline
 
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
+{AREA}
 """
 """The first cell of a notebook whose runs look up an area."""
 

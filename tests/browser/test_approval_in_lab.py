@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from jupyter_apps import NAP_TOOL, Notebook, OpenNotebook
+from notebook_tools import KEEP
 from playwright.sync_api import Locator, expect
 
 SETUP = f"""
@@ -12,10 +13,7 @@ import nbagent
 from nbagent import offline
 {NAP_TOOL}
 
-@nbagent.tool
-def keep(text: str) -> str:
-    "Keep a text."
-    return "kept " + text
+{KEEP}
 
 keeps = [offline.call("keep", text="one"), offline.call("keep", text="two")]
 offline.script([offline.step(text="I keep them.", calls=keeps), "Done."], name="keeper")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from jupyter_apps import NAP_TOOL, Notebook, OpenNotebook
+from notebook_tools import KEEP
 from playwright.sync_api import FilePayload, Locator, expect
 
 from nbagent.view.buttons import FORM_TITLES
@@ -27,10 +28,7 @@ import nbagent, pandas
 from nbagent import offline
 {NAP_TOOL}
 
-@nbagent.tool
-def keep(text: str) -> str:
-    "Keep a text."
-    return "kept " + text
+{KEEP}
 
 def keeps(*texts):
     calls = [offline.call("keep", text=text) for text in texts]

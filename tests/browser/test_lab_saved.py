@@ -6,6 +6,7 @@ import json
 
 import pytest
 from jupyter_apps import Notebook, Server, opened
+from notebook_tools import AREA
 from payloads import AUDIT, PAYLOADS
 from playwright.sync_api import Browser
 from stage import PROBE, asked_by, until_handlers_ran
@@ -22,10 +23,7 @@ hostile = {HOSTILE!r}
 payloads = {[text[:600] for text in PAYLOADS.values()]!a}
 packs = [payloads[i:i + 3] for i in range(0, len(payloads), 3)]
 
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
+{AREA}
 
 @nbagent.tool
 def echo(text: str) -> str:

@@ -12,15 +12,13 @@ from typing import Any
 
 import pexpect
 from environments import Environment
+from notebook_tools import AREA
 
-AREA_TOOLS = """
+AREA_TOOLS = f"""
 import os, time
 import nbagent
 
-@nbagent.tool
-def area(city: str) -> float:
-    "Area of a city in square kilometres."
-    return 454.1
+{AREA}
 
 @nbagent.tool
 def nap(city: str) -> str:
