@@ -9,16 +9,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Literal
 
+from nbagent.contracts.case_results import CaseStatus
 from nbagent.contracts.records import Case, EngineTurn, RunInfo, RunRecord, ScoreRecord
 from nbagent.lab.plan import PlannedCase
 from nbagent.store.batches import CaseRecord, CaseRun
 from nbagent.view.batch import FailedCase, VariantSummary
 
-CaseStatus = Literal["missing", "unfinished", "failed", "ended", "ok"]
-"""missing: not asked yet; unfinished: stopped, will be resumed; failed: ended by an error, will be
-asked again; ended: ended without an answer; ok: answered."""
 _MAX_FAILURES = 10
 _MAX_RUN_IDS = 5
 
