@@ -10,7 +10,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from nbagent import runtime
 from nbagent.contracts.approval import CallPreview
@@ -334,9 +334,10 @@ class Batch(BatchInStore):
         else:
             self._run_task.stop()
 
-    def resume(self) -> Batch:
+    def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
-        return self.start().wait()
+        self.start().wait()
+        return self
 
     def score(self, *scorers: Any) -> Batch:
         """Score the existing answers; no model except a judge's is asked.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.case_results import CaseResult
@@ -30,13 +31,17 @@ from nbagent.view.text_format import pluralize
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from nbagent.agent import Agent
-    from nbagent.lab.batch import Batch
 
 _MAX_CELL_CHARS = 20_000
 _MAX_TABLE_BYTES = 16_000_000
 """Larger tables are not copied into the store: their batch has row keys only, when it is opened."""
 _NO_PLAN = "was made by an earlier version, which did not store its plan"
+
+
+class AgentOfBatch(Protocol):
+    """The part of `nbagent.Agent` that continues a batch."""
+
+    def map(self, data: Any, /, **how: Any) -> BatchInStore: ...
 
 
 # The document
@@ -126,6 +131,10 @@ class BatchInStore(BatchResults):
     """Batch whose runs and scores are in a store."""
 
     _store: Store
+
+    @abstractmethod
+    def resume(self) -> Self:
+        """Continue with the missing cases, and wait."""
 
     def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
         """Return the run that answered a row, in the variant with these labels.
@@ -226,7 +235,7 @@ class StoredBatch(BatchInStore):
         has_key_column = self._doc.get("map", {}).get("key") in self._table.columns
         return rows.drop(columns="row_key") if has_key_column else rows
 
-    def continued(self, data: Any, agent: Agent, **options: Any) -> Batch:
+    def continued(self, data: Any, agent: AgentOfBatch, **options: Any) -> BatchInStore:
         """Plan it again with its table and an agent, with the stored arguments of `map`."""
         how = self._doc.get("map")
         if how is None:
@@ -241,7 +250,7 @@ class StoredBatch(BatchInStore):
         arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
         return agent.map(data, **arguments)
 
-    def resume(self) -> None:
+    def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
         raise UsageError(
             f"batch {self.name!r} was opened by its name only; to continue it: "
@@ -278,8 +287,8 @@ def _with_dtype(column: Any, dtype: str) -> Any:
 
 
 def batch(
-    name: str, data: Any = None, agent: Agent | None = None, **options: Any
-) -> StoredBatch | Batch:
+    name: str, data: Any = None, agent: AgentOfBatch | None = None, **options: Any
+) -> BatchInStore:
     """Open a batch of the store by its name.
 
     Args:
