@@ -16,7 +16,7 @@ from nbagent.contracts.records import Case
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
 from nbagent.lab.frames import read_results
 from nbagent.lab.plan import MapOptions, PlannedCase, Row, Table, Variant, key_text
-from nbagent.lab.results import BatchResults
+from nbagent.lab.results import BatchResults, axes_of
 from nbagent.run import Run, open_run, public_names
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
@@ -25,6 +25,7 @@ from nbagent.settings.options import RunOptions
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
 from nbagent.store.batches import batch_doc, batch_names, runs_of_batch
+from nbagent.store.columns import CORRUPT_ROW
 from nbagent.store.writer import Store
 from nbagent.view.text_format import pluralize
 
@@ -188,9 +189,20 @@ class StoredBatch(BatchInStore):
     """
 
     def __init__(self, store: Store, name: str, doc: Mapping[str, Any]) -> None:
-        """Open the batch with this document."""
-        self.name, self._store, self._doc = name, store, doc
-        self._table = _stored_table(doc)
+        """Open the batch with this document; a damaged one counts as none."""
+        self.name, self._store = name, store
+        self._doc: Mapping[str, Any] = doc
+        self._table, self._planned = _stored_table({}), list[Case]()
+        try:
+            self._table, self._planned = _stored_table(doc), planned_cases(name, doc)
+        except CORRUPT_ROW:
+            self._doc = {}
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """Labels of each axis."""
+        variants = [case.variant for case in self._planned]
+        return axes_of(variants) if variants else super().axes
 
     def results(self) -> tuple[CaseResult, ...]:
         """Return all cases in their order: rows, then variants, then repeats."""
@@ -202,7 +214,7 @@ class StoredBatch(BatchInStore):
     def _entries(self) -> list[CaseState]:
         """Build the cases of the plan, or of the runs where no plan is stored."""
         runs = runs_of_batch(self._store, self.name)
-        cases = self._cases() or [case_run.case for case_run in runs]
+        cases = self._planned or [case_run.case for case_run in runs]
         variants: dict[tuple[str, ...], Variant] = {}
         planned = dict[tuple[str, ...], PlannedCase]()
         for case in cases:
@@ -214,19 +226,6 @@ class StoredBatch(BatchInStore):
         entries = [CaseState(item) for item in planned.values()]
         assign_earlier_runs(entries, runs, keep=not self._doc.get("shas"))
         return entries
-
-    def _cases(self) -> list[Case]:
-        doc, cases = self._doc, list[Case]()
-        shas = iter(doc.get("shas", ()))
-        for key in doc.get("keys", ()):
-            for labels in doc["variants"]:
-                for attempt in range(1, doc["repeat"] + 1):
-                    sha = next(shas, "")
-                    case = Case(
-                        batch=self.name, row_key=key, variant=labels, attempt=attempt, sha=sha
-                    )
-                    cases.append(case)
-        return cases
 
     def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
         rows: Any = super()._rows(results)
@@ -265,6 +264,17 @@ class StoredBatch(BatchInStore):
         results = self.results()
         done = sum(result.status in ("ok", "ended", "failed") for result in results)
         return f"<StoredBatch {self.name}, {done} of {pluralize(len(results), 'case')} done>"
+
+
+def planned_cases(batch: str, doc: Mapping[str, Any]) -> list[Case]:
+    """Return the cases of a stored plan, in their order; none without a plan."""
+    shas = iter(doc.get("shas", ()))
+    return [
+        Case(batch=batch, row_key=key, variant=labels, attempt=attempt, sha=next(shas, ""))
+        for key in doc.get("keys", ())
+        for labels in doc["variants"]
+        for attempt in range(1, doc["repeat"] + 1)
+    ]
 
 
 def _stored_table(doc: Mapping[str, Any]) -> _StoredTable:

@@ -123,9 +123,17 @@ def test_values_that_may_hold_keys_are_not_stored() -> None:
     assert b"sesame-open" not in _database().read_bytes()
 
 
-def test_a_batch_of_an_earlier_version_is_opened_by_its_runs() -> None:
+@pytest.mark.parametrize(
+    "doc",
+    [
+        pytest.param({"columns": ["n"], "rows": {}}, id="of an earlier version"),
+        pytest.param({"keys": ["0"], "table": {"columns": 3}}, id="damaged table"),
+        pytest.param({"keys": ["0"], "variants": [3], "repeat": 1}, id="damaged variants"),
+        pytest.param({"keys": ["0"], "variants": [{}], "repeat": "many"}, id="damaged repeat"),
+    ],
+)
+def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
     batch = ask(vary={"prompt": PROMPTS}, template="", score=is_long).wait()
-    doc = {"columns": ["n"], "rows": {}}
     with sqlite3.connect(_database()) as connection:
         connection.execute("UPDATE batches SET doc = ?", (json.dumps(doc),))
     opened = nbagent.batch("b")
