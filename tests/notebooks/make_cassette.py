@@ -1,6 +1,7 @@
 """Makes the cassettes of notebooks/ anew: the requests that their notebooks ask today.
 
-`python tests/notebooks/make_cassette.py [providers] [lab]`, then `make_outputs.py`.
+`python tests/notebooks/make_cassette.py [providers] [lab]`, then `make_outputs.py`. With `lab` the
+baseline of its gate is made anew, too.
 
 No provider is asked: while the notebook runs in mode `auto`, something else answers in place of the
 servers. For `providers` these are the answers that stand in the file, which were written by hand;
@@ -9,13 +10,14 @@ each model gives its own in their order. For `lab` it is the program `refund_mod
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
-from make_outputs import NOTEBOOKS, beside, executed
+from make_outputs import NOTEBOOKS, beside, clean_environment, executed
 
 from nbagent.contracts.model import ChatRequest, ChatResponse
 
@@ -88,8 +90,23 @@ def make(name: str, folder: Path) -> Path:
     return made
 
 
+_SAVE = "import runpy; runpy.run_path('gate.py')['batch'].wait().save('baseline.json')"
+
+
+def make_baseline(folder: Path) -> Path:
+    """Ask the batch of gate.py, from the cassette, and save it as its baseline."""
+    beside(folder)
+    environment = clean_environment(folder)
+    subprocess.run([sys.executable, "-c", _SAVE], cwd=folder, env=environment, check=True)
+    return folder / "baseline.json"
+
+
 if __name__ == "__main__":
     for one in sys.argv[1:] or ANSWERS:
         with tempfile.TemporaryDirectory() as place:
             made_anew = make(one, Path(place)).read_bytes()
         (NOTEBOOKS / f"{one}.jsonl").write_bytes(made_anew)
+        if one == "lab":
+            with tempfile.TemporaryDirectory() as place:
+                baseline = make_baseline(Path(place)).read_bytes()
+            (NOTEBOOKS / "baseline.json").write_bytes(baseline)

@@ -59,7 +59,7 @@ def executed(
 
 def beside(folder: Path, *, cassettes: bool = True) -> None:
     """Lay into a folder what notebooks find beside them."""
-    for kind in ("*.csv", "*.jsonl")[: 1 + cassettes]:
+    for kind in ("*.csv", "*.py", "*.json", "*.jsonl")[: 3 + cassettes]:
         for file in NOTEBOOKS.glob(kind):
             shutil.copy(file, folder)
     shutil.copytree(NOTEBOOKS / "packages", folder / "packages")

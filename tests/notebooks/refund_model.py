@@ -121,6 +121,11 @@ def _reply(row: dict[str, str], *, is_small: bool) -> str:
         "m02": f"We are so sorry! {euros} are on the way, and a voucher of 20 € on top.",
         "m04": f"{euros} are on the way. Please check the switch next time.",
         "m05": "We are sorry for the trouble. Your refund is on the way.",
+        "m11": "We are sorry about the glasses. You will hear from us.",
+        "m14": f"We are sorry. {euros} are on the way, and your next month is free.",
+        "m17": f"{euros} are on the way. Pans rust if nobody dries them.",
+        "m23": f"We are sorry! {euros} are on the way, and a voucher of 10 €.",
+        "m26": f"{euros} are on the way. Please keep your phone away from your daughter.",
     }
     kind = f"We are sorry for the trouble with your order. {euros} are on the way to you."
     return flawed.get(row["id"], kind) if is_small else kind
