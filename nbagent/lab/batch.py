@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -235,8 +235,8 @@ class Batch:
                 self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
                 # A stop comes from any thread; the runner belongs to the engine's.
-                run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
-                run_task.start(lambda: self._run_to_end(runner))
+                withdraw = run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
+                run_task.start(lambda: self._run_to_end(runner, withdraw))
             except BaseException:
                 self._release()
                 raise
@@ -271,10 +271,12 @@ class Batch:
         run_task = self._run_task
         return run_task is not None and not (run_task.future.done() or run_task.is_lost)
 
-    async def _run_to_end(self, runner: Runner) -> None:
+    async def _run_to_end(self, runner: Runner, withdraw_stop: Callable[[], None]) -> None:
         try:
-            await runner.run()
+            with runtime.rare_collections():
+                await runner.run()
         finally:
+            withdraw_stop()  # the token may live on, and would keep all cases alive
             self._release()
             self._show(runner.progress(), is_end=True)
 

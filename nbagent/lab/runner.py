@@ -104,7 +104,7 @@ class Runner:
         # A case with a judge costs more than its answer, so earlier answers are no estimate for it.
         if asks and not any(scorer.costs for scorer in scorers):
             self._budget.learn(known)
-        self._is_shown_soon = False
+        self._show_timer: asyncio.TimerHandle | None = None
         self._case_ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -132,6 +132,8 @@ class Runner:
             raise
         finally:
             self._ended_s = time.monotonic() - self._began
+            if self._show_timer is not None:
+                self._show_timer.cancel()
             # Also after a stop or at a limit: with nothing left, the batch is finished.
             if not (self._counts.n("missing", "unfinished") or self._counts.n_unscored):
                 self.state, self.why = "Finished", ""
@@ -271,14 +273,13 @@ class Runner:
     # Progress
 
     def _show_soon(self) -> None:
-        if not self._is_shown_soon:
-            self._is_shown_soon = True
-            asyncio.get_running_loop().call_later(_SHOW_INTERVAL_S, self._show_now)
+        if self._show_timer is None:
+            loop = asyncio.get_running_loop()
+            self._show_timer = loop.call_later(_SHOW_INTERVAL_S, self._show_now)
 
     def _show_now(self) -> None:
-        self._is_shown_soon = False
-        if self._ended_s is None:
-            self._show(self.progress())
+        self._show_timer = None
+        self._show(self.progress())
 
     def progress(self) -> BatchProgress:
         """Return the progress so far. Any thread."""
