@@ -271,10 +271,11 @@ def _expected_tokens(
     done = [entry for entry in own if entry.status == "ok"]
     if done and todo:
         runs: Any = _read_last_runs(store, "runs", done)
-        means = [runs[name].mean() for name in ("prompt_tokens", "completion_tokens")]
-        # No number if the server reported no usage.
-        if all(mean == mean and mean is not None for mean in means):
-            return round(means[0] * len(todo)), round(means[1] * len(todo))
+        # Without those for which the server reported no usage.
+        known = [runs[name].dropna() for name in ("prompt_tokens", "completion_tokens")]
+        if all(map(len, known)):
+            prompt, completion = (round(float(tokens.mean()) * len(todo)) for tokens in known)
+            return prompt, completion
     around = ahead.first_request_bytes - ahead.first_prompt_chars
     chars = sum(around + len(entry.planned.rendered.prompt) for entry in todo)
     return chars // _BYTES_PER_TOKEN, None if todo else 0

@@ -13,8 +13,8 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 _THRESHOLDS = 10_000, 1, 500
-"""Collect the youngest objects after so many new ones, instead of after 700; the middle ones at each
-second of these times, so that no collection visits more than some ten thousand objects."""
+"""Collect the youngest objects after so many new ones, instead of after 700; the middle ones every
+second time, so that no collection visits more than some ten thousand objects."""
 
 
 class _Process:
