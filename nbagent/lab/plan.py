@@ -50,7 +50,9 @@ _CACHE_KEY_OPTIONS = (
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
 _MAX_CASES = 1_000_000
-_NAME_PATTERN = re.compile(rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$).{{1,200}}")
+_NAME_PATTERN = re.compile(
+    rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,200}}"
+)
 """Not `…/judge`: that is the batch of the judges' runs."""
 _EXPECTED = {
     "max_cost_usd": "a number above 0",
@@ -222,7 +224,7 @@ def _pandas_of(data: Any) -> DataFrame:
 def _is_missing(key: Any) -> bool:
     try:
         return key is None or bool(key != key)
-    except (TypeError, ValueError):  # pandas.NA, an array
+    except (TypeError, ValueError, ArithmeticError):  # pandas.NA, an array, a signaling NaN
         return True
 
 
