@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -194,6 +195,13 @@ class Batch:
         ]
 
     def _new_runner(self, *, asks: bool) -> Runner:
+        # Weak: a batch whose runner refers back to it would stay until a garbage collection.
+        batch = weakref.ref(self)
+
+        def show(progress: BatchProgress) -> None:
+            if (alive := batch()) is not None:
+                alive._show(progress)
+
         return Runner(
             self.name,
             self._entries,
@@ -209,7 +217,7 @@ class Batch:
                 dict.fromkeys(preflight.active.plan.run.model for preflight in self._preflights)
             ),
             notes=self._notes,
-            show=self._show,
+            show=show,
         )
 
     # Work
