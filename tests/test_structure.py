@@ -46,7 +46,7 @@ HOMES = {
     "narwhals": ("shown.foreign_frames",),
     "numpy": ("store.dataframes", "lab.statistics"),
     "distributed": ("lab.remote",),
-    "cloudpickle": ("lab.remote_task",),
+    "cloudpickle": ("lab.remote",),
     "sqlite3": ("store.connections",),
     "matplotlib": ("export.figures",),
     "opentelemetry": ("export.otel",),
