@@ -5,6 +5,7 @@ Thin: the cases are in `plan`, their states in `case_state`, the work in `runner
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -65,6 +66,8 @@ _log = logging.getLogger("nbagent")
 # By store too: another NBAGENT_HOME may have a batch of the same name.
 _active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
+PROVIDER_BATCH = "provider-batch"
+"""Executor that sends all cases to the batch API of the model's provider."""
 
 
 class Batch:
@@ -92,7 +95,7 @@ class Batch:
         table = self._table = table_of(data, how.key)
         self._map_options, names = how, how.names
         self._scorers = as_scorers(how.score)
-        self._executor = _executor_of(how.executor, self._store, self._frontend)
+        self._executor = _executor_of(how, self._store, self._frontend)
         self._preflights = [
             self._check_variant(variant, names) for variant in variants_of(base, template, how.vary)
         ]
@@ -138,6 +141,8 @@ class Batch:
             )
         except NbagentError as error:
             raise option_error(variant, error) from None
+        if set_price := getattr(self._executor, "set_price", None):
+            set_price(active)
         resolved, rules = active.prepared.resolved, active.prepared.rules
         # Without the messages: the prompt is a part of each case's own hash.
         params = chat_request.model_dump(
@@ -333,6 +338,24 @@ class Batch:
         else:
             self._run_task.stop()
 
+    def cancel(self) -> int:
+        """Cancel at the provider what `executor="provider-batch"` sent and is not answered.
+
+        `stop()` only leaves the wait. Answers that exist are collected by `resume()`.
+
+        Returns:
+            Number of provider batches that were cancelled.
+
+        Raises:
+            UsageError: the batch has no provider batches; `stop()` ends it.
+            ModelError: the provider did not accept it.
+        """
+        cancel = getattr(self._executor, "cancel", None)
+        if cancel is None:
+            raise UsageError("this batch has no provider batches to cancel; batch.stop() ends it")
+        coming = asyncio.run_coroutine_threadsafe(cancel(self.name), runtime.engine_loop())
+        return coming.result()
+
     def resume(self) -> Batch:
         """Continue with the missing cases, and wait."""
         return self.start().wait()
@@ -513,16 +536,30 @@ def _open_view(progress: BatchProgress, batch: Batch) -> BatchView | None:
         return None
 
 
-def _executor_of(executor: Any, store: Store, here: Unattended) -> Executor:
+def _executor_of(how: MapOptions, store: Store, here: Unattended) -> Executor:
+    executor = how.executor
     if executor is None:
         return Local(store, here)
+    if executor == PROVIDER_BATCH:
+        if how.max_cost_usd is not None:
+            raise UsageError(
+                "max_cost_usd cannot stop a provider batch, which is ordered as a whole; leave it "
+                "out and look at dry_run() before, or leave out executor='provider-batch'"
+            )
+        # Late: it imports the HTTP client.
+        from nbagent.lab.provider_batch import ProviderBatchExecutor
+
+        return ProviderBatchExecutor(store, here)
     # By the module's name: importing `distributed` for an isinstance takes the extra and time.
     if type(executor).__module__.partition(".")[0] == "distributed":
         # Late: distributed is an extra.
         from nbagent.lab.remote import DaskExecutor
 
         return DaskExecutor(executor, store)
-    raise UsageError(f"executor={executor!r} is not a Dask client; pass a dask.distributed.Client")
+    raise UsageError(
+        f"executor={executor!r} is not a Dask client; pass a dask.distributed.Client, or "
+        f"{PROVIDER_BATCH!r} for the batch API of the model's provider"
+    )
 
 
 def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) -> str:

@@ -237,7 +237,7 @@ def estimate(
             completion_tokens=completion or 0,
             total_tokens=prompt + (completion or 0),
         )
-        cost = chosen.price(usage, chosen.model)
+        cost = preflight.active.plan.price(usage, chosen.model)
         is_priced, is_whole = is_priced and cost is not None, is_whole and completion is not None
         total_usd += cost.total_usd if cost else 0.0
         rows.append(

@@ -6,8 +6,8 @@ Only this module of the package starts runs. Runs on a cluster are in `remote`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.errors import EngineError
 from nbagent.contracts.ports import RunControls, Sink
@@ -79,6 +79,30 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class SentTogether(Protocol):
+    """Executor whose requests are sent all at once, before its runs are made."""
+
+    def arrivals(
+        self, requests: Mapping[int, RunRequest], on_change: Callable[[], None]
+    ) -> AsyncGenerator[list[int]]:
+        """Send the requests, and yield the indexes of those whose runs can be made now.
+
+        Raises:
+            NoMoreRuns: the wait was left.
+            NbagentError: the requests cannot be sent, or their answers not be had.
+        """
+        ...
+
+    def leave(self) -> None:
+        """End the wait for answers; they can be had later."""
+        ...
+
+    def notes(self) -> tuple[str, ...]:
+        """Return what a person should know now."""
+        ...
+
+
 class Local:
     """Executor for runs in this process."""
 
@@ -86,8 +110,12 @@ class Local:
         self._store, self._shared_frontend = store, here
         self._active_runs: set[ActiveRun] = set()
 
+    def _prepare(self, ask: RunRequest) -> ActiveRun:
+        """Prepare a run without starting it."""
+        return ActiveRun(ask, store=self._store, here=self._shared_frontend)
+
     async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
-        active = ActiveRun(ask, store=self._store, here=self._shared_frontend)
+        active = self._prepare(ask)
         self._active_runs.add(active)
         try:
             active.start(on_event)

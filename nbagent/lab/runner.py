@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from nbagent.contracts.canonical import utc_now
@@ -26,7 +26,7 @@ from nbagent.lab.case_state import (
     summaries_of,
     versions_of,
 )
-from nbagent.lab.local import Executor, NoMoreRuns
+from nbagent.lab.local import Executor, NoMoreRuns, SentTogether
 from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
 from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
@@ -145,9 +145,10 @@ class Runner:
                 if (self._asks_models and entry.status not in ("ok", "ended"))
                 or index in self._fingerprints
             )
-            n = min(self._how.concurrency, len(queue))
-            tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
-            await _all_or_first_error(tasks, self.stop)
+            if isinstance(self._executor, SentTogether):
+                await self._work_on_arrivals(queue, self._executor)
+            else:
+                await self._work_on(queue)
         except NbagentError as error:
             self.state, self.why = "Stopped", error.message
             raise
@@ -163,6 +164,30 @@ class Runner:
                 with suppress(Exception):
                     await made.close()
 
+    async def _work_on(self, queue: deque[int]) -> None:
+        n = min(self._how.concurrency, len(queue))
+        tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
+        await _all_or_first_error(tasks, self.stop)
+
+    async def _work_on_arrivals(self, queue: deque[int], executor: SentTogether) -> None:
+        """Score the answered cases; send all others together, and make their runs as answers
+        arrive."""
+        answered = [index for index in queue if self.entries[index].status == "ok"]
+        await self._work_on(deque(answered))
+        requests = {
+            index: self._request_of(self.entries[index])
+            for index in queue
+            if self.entries[index].status != "ok"
+        }
+        if not requests or self.state != "Running":
+            return
+        with suppress(NoMoreRuns):
+            async with aclosing(executor.arrivals(requests, self._show_soon)) as arrivals:
+                async for indexes in arrivals:
+                    await self._work_on(deque(indexes))
+                    if self.state != "Running":
+                        return
+
     def stop(self) -> None:
         """Start no more cases, and stop the running ones. On the engine thread."""
         self._is_stopped = True
@@ -174,6 +199,8 @@ class Runner:
         """Start no more cases; the running ones continue to their end. On the engine thread."""
         if self.state in ("Ready", "Running", "Paused"):
             self.state, self.why = state, why
+        if isinstance(self._executor, SentTogether):
+            self._executor.leave()
 
     # Cases
 
@@ -345,7 +372,8 @@ class Runner:
             f"{name} failed on {pluralize(len(errors), 'answer')}: {errors[0]}"
             for name, errors in failed[:_MAX_NOTES]
         )
-        return (*self._batch_notes, *scorer_notes)
+        own = self._executor.notes() if isinstance(self._executor, SentTogether) else ()
+        return (*self._batch_notes, *own, *scorer_notes)
 
     def _missing_scorers(self, entry: CaseState, marks: dict[str, str]) -> list[Scorer]:
         scores = self._earlier_scores.get(entry.run_id, ())

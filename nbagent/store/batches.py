@@ -36,6 +36,8 @@ _RECORDED_COSTS = (
 )
 
 
+PROVIDER_BATCHES = "provider_batches"
+"""Key of a batch's document that a new claim does not replace."""
 CaseRecord = RunSummary | RunRecord
 """The record of a run has its turns, too."""
 
@@ -84,12 +86,15 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
     """
 
     def work(c: Connection) -> None:
+        new_doc = dict(doc)
         for row in select_rows(c, "batches", "WHERE name = ?", (text_cell(name),)):
             if store.is_leased_elsewhere(c, row.get("lease_id")):
                 raise UsageError(
                     f"batch {name!r} is at work in another process; wait for it, or stop it there"
                 )
-        upsert(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+            if at_providers := row.get("doc", {}).get(PROVIDER_BATCHES):
+                new_doc[PROVIDER_BATCHES] = at_providers
+        upsert(c, "batches", [{"name": name, "doc": new_doc, "lease_id": store.lease_id}])
 
     store.database.transact(work, durable=False)
 

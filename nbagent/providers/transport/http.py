@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from copy import copy
 from typing import Any, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -124,6 +125,12 @@ class HttpClient:
         # Not raised in the handler: its context would keep the library's objects alive.
         raise fault
 
+    def at(self, base_url: str) -> HttpClient:
+        """Return a copy for another base URL of the same server."""
+        other = copy(self)
+        other.address = Address(base_url)
+        return other
+
     async def current_key(self, deadline: float) -> SecretKey | None:
         """Return the key for the next request. Raises ModelError."""
         return await current_key(self._key, deadline)
@@ -147,7 +154,8 @@ class HttpClient:
         headers = {name: text for name, text in usual if name.lower() not in self._override_names}
         headers |= self._headers
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            if "Content-Type" not in extra:  # a file is sent as a form
+                headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
         if key is not None:
             headers |= self._key_header.encode(key)
