@@ -84,6 +84,8 @@ class ProviderBatchExecutor(Local):
         """Servers of the variants, by `ProviderTarget.server`."""
         self._left = asyncio.Event()
         self._keys: dict[_CaseName, str] = {}
+        self._given: dict[_CaseName, str] = {}
+        """Turns of cut runs that had the answer already, by case."""
         self._answers: dict[str, tuple[BatchAnswer, ProviderBatch]] = {}
         """Answers that no run has taken, by key of the case."""
         self._batches: list[ProviderBatch] = []
@@ -150,17 +152,14 @@ class ProviderBatchExecutor(Local):
     def _key_of(self, ask: RunRequest) -> str:
         """Return the key of a request: the case, and the run that it repeats.
 
-        A run that was cut before it had its answer asked nothing, so it does not count.
+        A run that was cut while its answer was given to it is no further request: the answer is
+        given again.
         """
         case, parent_id = ask.case, ask.parent_id
         assert case is not None
-        while parent_id:
-            run = self._store.load(parent_id)
-            is_cut = run.stop_reason == "stopped" or (
-                run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
-            )
-            if not is_cut or any(turn.response for turn in run.turns):
-                break
+        while parent_id and _was_cut(run := self._store.load(parent_id)):
+            if run.turns and run.turns[-1].response is not None:
+                self._given[_case_name(case)] = run.turns[-1].id
             parent_id = run.parent_id
         return sha_of([*_case_name(case), case.sha, parent_id or ""])[:24]
 
@@ -365,16 +364,20 @@ class ProviderBatchExecutor(Local):
 
     def _prepare(self, ask: RunRequest) -> ActiveRun:
         """Prepare a run that gets its answer from here instead of from the server."""
-        active = super()._prepare(ask)
         assert ask.case is not None
-        key = self._keys[_case_name(ask.case)]
+        case = _case_name(ask.case)
+        key, given_turn = self._keys[case], self._given.get(case)
         if key not in self._answers:
-            return active  # of an offline model
+            return super()._prepare(ask)  # of an offline model
+        if given_turn:  # resumed, the model would be asked to continue its answer
+            ask = replace(ask, kind="fork", fork_turn=given_turn)
+        active = super()._prepare(ask)
         answer, batch = self._answers[key]
         target = self._target_of(batch)
         share = f"{target.offer.price_factor:.0%} of the price"
         source = f"Answered in the batch {batch.batch_id} at {target.provider}, at {share}."
-        active.plan.client = cast("Any", AnsweringClient(active.plan.client, answer, source))
+        client = AnsweringClient(active.plan.client, answer, source, is_paid=bool(given_turn))
+        active.plan.client = cast("Any", client)
         set_batch_price(active, target)
         return active
 
@@ -403,7 +406,7 @@ class ProviderBatchExecutor(Local):
 
     async def close(self) -> None:
         self._left = asyncio.Event()
-        self._answers, self._keys = {}, {}
+        self._answers, self._keys, self._given = {}, {}, {}
 
     async def cancel(self, name: str) -> int:
         """Cancel the provider batches of a batch that have not ended; return their number."""
@@ -477,6 +480,14 @@ class _Results:
         faults = {**self._faults, **({"missing": lost} if lost else {})}
         listed = ", ".join(f"{n:,} {fault}" for fault, n in faults.items())
         return listed and f"results {listed}"
+
+
+def _was_cut(run: RunRecord) -> bool:
+    """True if a run was stopped or killed while it had its one answer, or before."""
+    is_killed = run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
+    last = run.turns[-1] if run.turns else None
+    needs_no_more = last is None or last.response is None or last.phase_after == "WaitingUser"
+    return (is_killed or run.stop_reason == "stopped") and needs_no_more
 
 
 def _case_name(case: Case) -> _CaseName:

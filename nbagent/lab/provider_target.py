@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.chat_doors import ChatDoors
-from nbagent.contracts.deltas import Delta
+from nbagent.contracts.deltas import AnswerEnd, Delta
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import ChatRequest, ClientNotice, Usage
@@ -127,10 +127,17 @@ def set_batch_price(active: ActiveRun, target: ProviderTarget) -> None:
 class AnsweringClient(ChatDoors):
     """Client of one run that gives the answer from a provider batch, and no further one."""
 
-    def __init__(self, inner: ChatClient, answer: BatchAnswer, source: str) -> None:
-        """Take the answer and the sentence that says where it comes from."""
+    def __init__(
+        self, inner: ChatClient, answer: BatchAnswer, source: str, *, is_paid: bool
+    ) -> None:
+        """Take the answer.
+
+        Args:
+            source: sentence that says where it comes from.
+            is_paid: True if a run that was cut had it, and counts its cost.
+        """
         self._inner: Any = inner
-        self._answers, self._source = [answer], source
+        self._answers, self._source, self._is_paid = [answer], source, is_paid
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
@@ -151,4 +158,7 @@ class AnsweringClient(ChatDoors):
         yield ClientNotice("note", self._source)
         async with aclosing(deltas_coming) as deltas:
             async for delta in deltas:
+                if self._is_paid and isinstance(delta, AnswerEnd):
+                    meta = delta.meta.model_copy(update={"source": "replay"})
+                    delta = replace(delta, meta=meta)
                 yield delta

@@ -65,6 +65,8 @@ class BatchServer(Loopback):
         self.break_results = 0
         """So many downloads of results are cut."""
         self.answer_of: Callable[[Any], str] = lambda body: f"a:{prompt_of(body)}"
+        self.on_create: Callable[[], object] = lambda: None
+        """Called when a batch was created, before the reply."""
         self._ids = count(1)
 
     @property
@@ -144,6 +146,7 @@ class BatchServer(Loopback):
             sent = SentBatch(str(next(self._ids)), "google", listed, body["batch"])
         assert len({name for name, _ in listed}) == len(listed)
         self.batches[sent.id] = sent
+        self.on_create()
         if self.lose_creations:
             self.lose_creations -= 1
             return None

@@ -151,7 +151,7 @@ class BatchHttp:
         attempt = 1
         while True:
             try:
-                raw = await self._send_once(method, path, body, headers)
+                raw = await self._send_once(method, path, body, headers, once=not repeats)
                 return _object_of(raw)
             except ModelError as error:
                 wait_s = backoff_s(error, attempt, _RETRIES if repeats else 0)
@@ -161,11 +161,18 @@ class BatchHttp:
             attempt += 1
 
     async def _send_once(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str] | None
+        self,
+        method: str,
+        path: str,
+        body: bytes | None,
+        headers: Mapping[str, str] | None,
+        *,
+        once: bool,
     ) -> bytes:
         deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
+        headers = {**self._headers, **(headers or {})}
         response_coming = self._http.send(
-            method, path, body, deadline=deadline, headers={**self._headers, **(headers or {})}
+            method, path, body, deadline=deadline, headers=headers, once=once
         )
         async with aclosing(await response_coming) as response:
             return await response.read(_MAX_REPLY_BYTES)

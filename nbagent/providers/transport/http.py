@@ -100,6 +100,7 @@ class HttpClient:
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
         key: SecretKey | None = None,
+        once: bool = False,
     ) -> Response:
         """Send one request; return its response after a 2xx status and the headers, else raise.
 
@@ -108,6 +109,8 @@ class HttpClient:
             deadline: the whole answer must be there by then; loop time.
             headers: headers of this request; the person's headers replace them.
             key: the key of `current_key`, if it was asked for already.
+            once: True if it must never arrive twice. A connection that closes without an answer is
+                an error then; else the request is sent again on another connection.
         """
         key = key or await self.current_key(deadline)
         request = self._request(method, path, body, headers or {}, key)
@@ -115,7 +118,7 @@ class HttpClient:
         request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self._send_request(request, deadline)
+                response = await self._send_request(request, deadline, once=once)
         except Exception as error:
             fault = _model_error(error, self.address.server, deadline, self._advice)
         else:
@@ -162,11 +165,16 @@ class HttpClient:
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
-    async def _send_request(self, request: httpcore2.Request, deadline: float) -> Response:
+    async def _send_request(
+        self, request: httpcore2.Request, deadline: float, *, once: bool
+    ) -> Response:
         for _ in range(_MAX_STALE_CONNECTIONS + 1):
             pool = _pool_for(self.address.route())
-            # If the server had closed an idle connection, nothing was sent: try a new one.
-            with suppress(StaleConnection):
+            if once:
+                await _close_idle(pool, request.url.origin)
+            # If the server had closed an idle connection, nothing was sent, as a rule: try a new
+            # one. Whether it read the request before it closed cannot be known.
+            with suppress(*(() if once else (StaleConnection,))):
                 response = await pool.handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
