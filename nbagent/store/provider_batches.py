@@ -40,6 +40,16 @@ class ProviderBatch:
         return [f"{self.mark}-{key}" for key in self.keys]
 
 
+def waiting_notes(store: Store, name: str) -> tuple[str, ...]:
+    """Say which answers of a batch are still at a provider."""
+    return tuple(
+        f"{batch.n_requests:,} requests are in {batch.batch_id or 'a batch'} of {batch.server}; "
+        "executor='provider-batch' collects the answers"
+        for batch in provider_batches_of(store, name)
+        if batch.keys
+    )
+
+
 def provider_batches_of(store: Store, name: str) -> list[ProviderBatch]:
     """Load the provider batches of a batch, oldest first."""
     doc = batch_doc(store, name) or {}

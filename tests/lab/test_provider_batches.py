@@ -72,7 +72,7 @@ def send(server: BatchServer, vendor: str = "openai", table: Any = TABLE, **how:
 
 
 def texts(batch: Any) -> list[Any]:
-    return [None if text is pd.NA else text for text in batch.frame()["text"]]
+    return [None if text is pd.NA else text or None for text in batch.frame()["text"]]
 
 
 def sizes(server: BatchServer) -> list[int]:
@@ -306,6 +306,24 @@ def test_the_wait_is_left_at_once_and_the_same_call_collects_the_answers(
     server.hold = False
     assert texts(send(server, vendor).wait()) == ALL
     assert sizes(server) == [5]
+
+
+def test_a_batch_that_is_opened_by_name_says_where_its_answers_are_and_collects_them(
+    server: BatchServer,
+) -> None:
+    server.hold = True
+    batch = send(server)
+    until(lambda: any("in progress" in note for note in batch.progress.notes))
+    batch.stop()
+    batch.wait()
+    note = "5 requests are in batch_2 of openai-compatible:little"
+    assert note in nbagent.batch("b").progress.notes[0]
+    assert note in send(server, executor=None, start=False).progress.notes[0]
+    server.hold = False
+    agent = nbagent.Agent(model=MODELS["openai"], base_url=server.url, tools="none", quiet=True)
+    assert texts(nbagent.batch("b", data=TABLE, agent=agent).resume()) == ALL
+    assert sizes(server) == [5]
+    assert not nbagent.batch("b").progress.notes
 
 
 @SHORT
