@@ -18,12 +18,15 @@ from typing import Any, TypeVar, cast
 
 from nbagent.contracts.canonical import new_id, sha_of
 from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.model import ChatRequest
+from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.records import Case, RunRecord
 from nbagent.lab.local import Local, NoMoreRuns, Unattended
 from nbagent.lab.provider_target import (
     AnsweringClient,
     ProviderTarget,
     refuse_options,
+    refuse_tools,
     set_batch_price,
     target_of,
 )
@@ -35,6 +38,7 @@ from nbagent.providers.batches.batch_api import (
     Submission,
     unanswered_fault,
 )
+from nbagent.providers.client import WireClient
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.callbacks import OnEvent
 from nbagent.session.dry_run import first_wire_request, plan_first_request
@@ -53,8 +57,7 @@ _GROWTH = 1.5
 _READ_ATTEMPTS = 5
 _LINE_BYTES = 250
 """Bytes around the body of a request in a provider's batch, at most."""
-_YIELD_EVERY = 20
-"""Requests that are planned before other work of the engine gets a turn."""
+_PREPARED_TOGETHER, _READ_TOGETHER = 50, 50
 _GONE = (404, 410)
 T = TypeVar("T")
 _CaseName = tuple[str, tuple[tuple[str, str], ...], int]
@@ -82,6 +85,8 @@ class ProviderBatchExecutor(Local):
         super().__init__(store, here)
         self._targets: dict[str, ProviderTarget] = {}
         """Servers of the variants, by `ProviderTarget.server`."""
+        self._target_by_client: dict[tuple[ChatClient, str, str], ProviderTarget | None] = {}
+        """The same by client, model and path; None for offline models."""
         self._left = asyncio.Event()
         self._keys: dict[_CaseName, str] = {}
         self._given: dict[_CaseName, str] = {}
@@ -107,8 +112,17 @@ class ProviderBatchExecutor(Local):
         active, chat_request, _ = plan_first_request(
             replace(request, dry_run=True), store=self._store, here=self._shared_frontend
         )
-        if target := target_of(active, chat_request):
+        if target := self._target_for(active, chat_request):
             self._targets[target.server] = target
+
+    def _target_for(self, active: ActiveRun, chat_request: ChatRequest) -> ProviderTarget | None:
+        refuse_tools(chat_request)
+        client = active.plan.client
+        path = client.endpoint(chat_request)[0] if isinstance(client, WireClient) else ""
+        known = client, chat_request.model, path
+        if known not in self._target_by_client:
+            self._target_by_client[known] = target_of(active, chat_request)
+        return self._target_by_client[known]
 
     def set_price(self, active: ActiveRun) -> None:
         """Price the answers of a prepared run as those of a batch; offline models stay free."""
@@ -200,17 +214,14 @@ class ProviderBatchExecutor(Local):
         parts: list[_Part] = []
         open_parts: dict[tuple[str, str], _Part] = {}
         offline: list[str] = []
-        for n, (key, ask) in enumerate(asks.items()):
-            if not n % _YIELD_EVERY:
-                await asyncio.sleep(0)
-            active = super()._prepare(replace(ask, dry_run=True))
+        async for key, active in self._prepared(asks):
             chat_request, wire = await first_wire_request(active)
-            target = target_of(active, chat_request)
+            target = self._target_for(active, chat_request)
             if target is None:
                 offline.append(key)
                 continue
             size = len(wire.body) + _LINE_BYTES
-            _refuse_too_large(ask, size, target)
+            _refuse_too_large(asks[key], size, target)
             group = target.server, target.path
             part = open_parts.get(group)
             if part is None or not part.has_room(size):
@@ -219,6 +230,23 @@ class ProviderBatchExecutor(Local):
             part.lines[key] = wire.body
             part.n_bytes += size
         return parts, offline
+
+    async def _prepared(
+        self, asks: Mapping[str, RunRequest]
+    ) -> AsyncGenerator[tuple[str, ActiveRun]]:
+        """Yield each request as a run that is not started."""
+
+        def prepare(some: Sequence[tuple[str, RunRequest]]) -> list[tuple[str, ActiveRun]]:
+            planned = [(key, replace(ask, dry_run=True)) for key, ask in some]
+            return [(key, Local._prepare(self, ask)) for key, ask in planned]
+
+        listed = [*asks.items()]
+        for start in range(0, len(listed), _PREPARED_TOGETHER):
+            # In a thread: it takes some milliseconds each, in which the engine serves other runs.
+            some = listed[start : start + _PREPARED_TOGETHER]
+            for key, active in await asyncio.to_thread(prepare, some):
+                yield key, active
+                await asyncio.sleep(0)
 
     async def _send(self, name: str, part: _Part) -> ProviderBatch:
         """Send one part as a provider batch. It is noted before and after."""
@@ -349,6 +377,8 @@ class ProviderBatchExecutor(Local):
                 async with aclosing(coming) as answers:
                     async for answer in answers:
                         results.add(answer)
+                        if not results.n_lines % _READ_TOGETHER:
+                            await asyncio.sleep(0)
                 break
             except ModelError as error:
                 can_repeat = error.retryable or error.code == "LLM_TIMEOUT"
@@ -461,9 +491,11 @@ class _Results:
         self._keys = dict(zip(batch.custom_ids, batch.keys, strict=True))
         self.answers: dict[str, BatchAnswer] = {}
         self._faults: Counter[str] = Counter()
+        self.n_lines = 0
 
     def add(self, answer: BatchAnswer) -> None:
         """Add an answer. The first of several counts, but an answer more than an error."""
+        self.n_lines += 1
         key = self._keys.get(answer.custom_id)
         if key is None:
             self._faults["of no request" if answer.custom_id else "not readable"] += 1

@@ -68,9 +68,8 @@ def target_of(active: ActiveRun, chat_request: ChatRequest) -> ProviderTarget | 
     """Return the server of a prepared run; None for an offline model, which is asked here.
 
     Raises:
-        UsageError: the run may need several requests, or its server has no batch API.
+        UsageError: the server has no batch API.
     """
-    _refuse_tools(chat_request)
     resolved, client = active.prepared.resolved, active.plan.client
     if resolved.provider == "offline":
         return None
@@ -94,7 +93,8 @@ def target_of(active: ActiveRun, chat_request: ChatRequest) -> ProviderTarget | 
     return ProviderTarget(resolved.provider, server, client, offer, path, api)
 
 
-def _refuse_tools(chat_request: ChatRequest) -> None:
+def refuse_tools(chat_request: ChatRequest) -> None:
+    """Raise UsageError for a request with tools: their results would need further requests."""
     names = [tool.name for tool in chat_request.tools]
     if FINAL_ANSWER in names:
         raise UsageError(

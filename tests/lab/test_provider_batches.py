@@ -24,8 +24,11 @@ from nbagent.contracts.errors import ModelError
 from nbagent.contracts.ports import Cost
 
 TABLE: Any = pd.DataFrame({"n": range(5)})
-MODELS = {"openai": "openai-compatible:little", "anthropic": "anthropic:little"}
-MODELS |= {"google": "google:little"}
+MODELS = {
+    "openai": "openai-compatible:little",
+    "anthropic": "anthropic:little",
+    "google": "google:little",
+}
 VENDORS = pytest.mark.parametrize("vendor", MODELS)
 _OTHERS = [pytest.param(vendor, marks=pytest.mark.proof) for vendor in ("anthropic", "google")]
 SHORT = pytest.mark.parametrize("vendor", ["openai", *_OTHERS])
@@ -65,9 +68,10 @@ def server() -> Iterator[BatchServer]:
 
 
 def send(server: BatchServer, vendor: str = "openai", table: Any = TABLE, **how: Any) -> Any:
-    options = {"model": MODELS.get(vendor, vendor), "base_url": server.url, "tools": "none"}
-    agent = nbagent.Agent(**{**options, "quiet": True, **how.pop("agent", {})})
-    named = {"executor": "provider-batch", "name": "b", **how}
+    options: Any = {"model": MODELS.get(vendor, vendor), "base_url": server.url, "tools": "none"}
+    options |= {"quiet": True, **how.pop("agent", {})}
+    agent = nbagent.Agent(**options)
+    named: Any = {"executor": "provider-batch", "name": "b", **how}
     return agent.map(table, "{{ n }}", **named)
 
 
@@ -97,7 +101,7 @@ def test_cases_are_sent_once_and_their_answers_are_runs_as_all_others(
     run = batch.open_run(3)
     assert (run.messages[0].text, run.stop_reason, len(run.turns)) == ("3", "answered", 1)
     assert "at 50% of the price" in run.turns[0].notices[0]
-    assert nbagent.runs(batch="b")["ok"].all()
+    assert nbagent.runs(batch="b")["ok"].tolist() == [True] * 5
     assert texts(send(server, vendor).wait()) == ALL
     assert sizes(server) == [5], "the same call asks nothing again"
 
@@ -317,13 +321,14 @@ def test_a_batch_that_is_opened_by_name_says_where_its_answers_are_and_collects_
     batch.stop()
     batch.wait()
     note = "5 requests are in batch_2 of openai-compatible:little"
-    assert note in nbagent.batch("b").progress.notes[0]
+    opened: Any = nbagent.batch("b")
+    assert note in opened.progress.notes[0]
     assert note in send(server, executor=None, start=False).progress.notes[0]
     server.hold = False
     agent = nbagent.Agent(model=MODELS["openai"], base_url=server.url, tools="none", quiet=True)
     assert texts(nbagent.batch("b", data=TABLE, agent=agent).resume()) == ALL
     assert sizes(server) == [5]
-    assert not nbagent.batch("b").progress.notes
+    assert not opened.progress.notes
 
 
 @SHORT
@@ -387,7 +392,7 @@ def test_an_answer_that_needs_a_second_request_gets_it_in_the_next_batch(
     server: BatchServer,
 ) -> None:
     server.answer_of = lambda body: '{"cm": 1}' if len(body["messages"]) > 2 else "large"
-    agent = {"output": Size, "model": "openai:gpt-5.4"}
+    agent: Any = {"output": Size, "model": "openai:gpt-5.4"}
     batch = send(server, agent=agent, table=TABLE.head(2)).wait()
     assert batch.progress.failed == 2
     assert "batch.resume() sends it in a new provider batch" in batch.frame()["error"][0]
