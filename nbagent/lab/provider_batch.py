@@ -58,7 +58,8 @@ _READ_ATTEMPTS = 5
 _LINE_BYTES = 250
 """Bytes around the body of a request in a provider's batch, at most."""
 _PREPARED_TOGETHER, _READ_TOGETHER = 50, 50
-_GONE = (404, 410)
+_GONE, _NO_API = (404, 410), (404, 405, 501)
+_IN_MEMORY = "the store is in memory, so the ids of provider batches are lost with this kernel"
 T = TypeVar("T")
 _CaseName = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -269,6 +270,12 @@ class ProviderBatchExecutor(Local):
             # A refusal: nothing was created, so that nothing need be looked for later.
             if error.status is not None and 400 <= error.status < 500:
                 await self._save(name, batch, None)
+            if error.status in _NO_API:
+                raise ModelError(
+                    f"{target.provider} has no batch API at this address, or not for this model "
+                    f"({error.message}); choose another, or leave out executor='provider-batch'",
+                    code="LLM_HTTP_ERROR",
+                ) from None
             raise
         finally:
             part.lines.clear()
@@ -359,8 +366,9 @@ class ProviderBatchExecutor(Local):
                     raise
                 self._say(batch, f"not reached ({error.message})")
             else:
-                done = f", {status.done:,} of {batch.n_requests:,} done" if status.done else ""
-                self._say(batch, f"{status.state}{done}; the same call resumes it")
+                done = "" if status.done is None else f"{status.done:,} of "
+                n = pluralize(batch.n_requests, "request")
+                self._say(batch, f"{status.state}, {done}{n}; the same call resumes it")
                 if status.is_ended:
                     return status
             # The random part spreads batches that were sent together.
@@ -453,7 +461,8 @@ class ProviderBatchExecutor(Local):
 
     def notes(self) -> tuple[str, ...]:
         """Return the states of the provider batches at work, and faults in their results."""
-        return (*self._states.values(), *self._problems.values())
+        in_memory = (_IN_MEMORY,) if self._states and self._store.path is None else ()
+        return (*self._states.values(), *self._problems.values(), *in_memory)
 
     def _say(self, batch: ProviderBatch, text: str) -> None:
         label = f"{batch.server.partition(':')[0]} batch {batch.batch_id}".rstrip()

@@ -67,6 +67,7 @@ class BatchServer(Loopback):
         self.answer_of: Callable[[Any], str] = lambda body: f"a:{prompt_of(body)}"
         self.on_create: Callable[[], object] = lambda: None
         """Called when a batch was created, before the reply."""
+        self.on_upload: Callable[[], object] = lambda: None
         self._ids = count(1)
 
     @property
@@ -120,6 +121,7 @@ class BatchServer(Loopback):
             head, _, value = part.partition(b"\r\n\r\n")
             fields[re.findall(rb'name="(\w+)"', head)[0]] = value.removesuffix(b"\r\n")
         assert fields[b"purpose"] == b"batch"
+        self.on_upload()
         return 200, {"id": self._keep(fields[b"file"]), "object": "file"}
 
     def _keep(self, content: bytes) -> str:

@@ -103,12 +103,7 @@ class AnthropicBatches:
         """Return the state of a batch."""
         batch = await self._http.get(self._url(batch_id))
         state = safe_line(text_or_empty(batch.get("processing_status")) or "unknown", 40)
-        counts = batch.get("request_counts")
-        return BatchStatus(
-            state=state.replace("_", " "),
-            is_ended=state == "ended",
-            done=sum(token_count(counts, name) for name in _COUNTS),
-        )
+        return BatchStatus(state=state.replace("_", " "), is_ended=state == "ended")
 
     async def cancel(self, batch_id: str) -> None:
         """Cancel a batch; requests in progress may still be answered."""

@@ -63,8 +63,8 @@ class BatchStatus:
     state: str
     """The provider's word."""
     is_ended: bool
-    done: int = 0
-    """Requests that are answered or failed. Anthropic reports them only at the end."""
+    done: int | None = None
+    """Requests that are answered or failed; None if the provider says it only at the end."""
     refusal: str = ""
     """Why the provider refused the batch as a whole; nothing of it was answered."""
     unanswered: Literal["", "expired", "cancelled"] = ""
