@@ -207,8 +207,10 @@ class Agent:
             score: functions of a row and a run, scorers and judges.
             stale: if the table changed: `run` asks the changed rows again, `keep` keeps their old
                 answers, also after a change of prompt or options; default: an error.
-            executor: a `dask.distributed.Client`, to run on a cluster. On one machine it makes a
-                batch resilient, not fast: runs wait for a model, which one process does as well.
+            executor: a `dask.distributed.Client`, to run on a cluster (on one machine that makes
+                a batch resilient, not fast: runs wait for a model, which one process does as well);
+                or `"provider-batch"`, to send all cases to the batch API of the model's provider
+                (half the price, answered within a day; one request for each case, no tools).
             start: False only plans the batch: then use `dry_run()` and `start()`.
             names: further names for the template.
             options: as in `run`.

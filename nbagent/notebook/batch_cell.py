@@ -61,6 +61,7 @@ def create_batch(options: Line, run_options: RunOptions, template: str, shell: A
         _variable(names, options.over or "", "--over"),
         template,
         key=options.row_key,
+        executor=options.executor,
         vary=_axes(options.vary or (), names),
         name=run_options.name,
         max_cost_usd=run_options.max_cost_usd,

@@ -52,6 +52,11 @@ class Line(RunOptions):
         "run the prompt for each row of a DataFrame; {{ column }} is its value",
         types.variable_name,
     )
+    executor = Option[str | None](
+        "--executor provider-batch",
+        "with --over: send all rows to the provider's batch API: half the price, within a day",
+        choices=("provider-batch",),
+    )
     vary = Option[tuple[str, ...]](
         "--vary AXIS=A,B",
         "with --over: run each row with each value: model=a,b or system=V1,V2",
@@ -91,7 +96,7 @@ class Line(RunOptions):
         return RunOptions(**values)
 
 
-BATCH_OPTIONS = ("vary", "repeat", "row_key", "score", "concurrency", "max_failed")
+BATCH_OPTIONS = ("vary", "repeat", "row_key", "score", "concurrency", "max_failed", "executor")
 """Options that need `--over`."""
 OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
 """All options of lines."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, load_json
+from nbagent.contracts.case_results import ToolUse
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
 from nbagent.contracts.records import Case, RunRecord, RunSummary, ScoreRecord
@@ -30,12 +31,19 @@ _SCORES_OF_RUNS = (
     "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
 
+_TOOL_USES = (
+    "SELECT r.run_id, x.tool_name, count(*), total(x.ok = 0) FROM tool_runs x "
+    "JOIN runs r ON r.n = x.run WHERE r.batch = ? GROUP BY r.n, x.tool_name "
+    "ORDER BY r.n, min(x.turn), min(x.position)"
+)
 _RECORDED_COSTS = (
     "SELECT r.run_id, sum(x.saved_usd) FROM turns x JOIN runs r ON r.n = x.run "
     "WHERE r.batch = ? AND x.source IN ('hit', 'replay') GROUP BY r.n"
 )
 
 
+PROVIDER_BATCHES = "provider_batches"
+"""Key of a batch's document that a new claim does not replace."""
 CaseRecord = RunSummary | RunRecord
 """The record of a run has its turns, too."""
 
@@ -69,6 +77,22 @@ def recorded_usd(store: Store, name: str) -> dict[str, float]:
     return {run_id: usd for run_id, usd in rows if usd is not None}
 
 
+def tool_uses(store: Store, name: str) -> dict[str, list[ToolUse]]:
+    """Calls of each tool, by run id of a batch."""
+    uses: dict[str, list[ToolUse]] = {}
+    with store.reading() as c:
+        for run_id, tool, calls, failed in c.execute(_TOOL_USES, (text_cell(name),)):
+            use = ToolUse(name=tool, calls=calls, failed=int(failed))
+            uses.setdefault(run_id, []).append(use)
+    return uses
+
+
+def batch_names(store: Store) -> list[str]:
+    """Names of all batches, the newest first."""
+    with store.reading() as c:
+        return [name for (name,) in c.execute("SELECT name FROM batches ORDER BY rowid DESC")]
+
+
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
     """Load the document that `claim_batch` wrote last; None if there is no such batch."""
     with store.reading() as c:
@@ -84,12 +108,15 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
     """
 
     def work(c: Connection) -> None:
+        new_doc = dict(doc)
         for row in select_rows(c, "batches", "WHERE name = ?", (text_cell(name),)):
             if store.is_leased_elsewhere(c, row.get("lease_id")):
                 raise UsageError(
                     f"batch {name!r} is at work in another process; wait for it, or stop it there"
                 )
-        upsert(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+            if at_providers := row.get("doc", {}).get(PROVIDER_BATCHES):
+                new_doc[PROVIDER_BATCHES] = at_providers
+        upsert(c, "batches", [{"name": name, "doc": new_doc, "lease_id": store.lease_id}])
 
     store.database.transact(work, durable=False)
 

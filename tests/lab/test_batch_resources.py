@@ -11,7 +11,7 @@ import json
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -20,10 +20,9 @@ from servers.model_server import ModelServer, Reply
 from stage_of_batches import FEW, TABLE, agent, answer, ask, asked, scorer, slow, until
 
 import nbagent
-from nbagent import UsageError, offline
+from nbagent import offline
 from nbagent.contracts.model import ChatRequest
 from nbagent.lab import batch as batches
-from nbagent.lab.local import Local, NoMoreRuns
 from nbagent.providers.offline import StepLike
 
 DOWN = offline.error("LLM_HTTP_ERROR", "down")
@@ -235,45 +234,3 @@ def test_a_dry_run_estimates_also_where_a_server_reports_no_usage() -> None:
         assert runs["prompt_tokens"].notna().sum() == 2
         assert "unknown" not in str(plan(TABLE).dry_run()), "of those that did report it"
         assert len(server.bodies) == 4
-
-
-# Executors
-
-
-class Bulk(Local):
-    """An executor that sees all requests before the first run."""
-
-    prepared: ClassVar[list[list[str]]] = []
-    problem: ClassVar[Exception | None] = None
-
-    async def prepare(self, requests: Any) -> None:
-        self.prepared.append([request.case.row_key for request in requests])
-        if self.problem is not None:
-            raise self.problem
-
-
-@pytest.fixture
-def bulk(monkeypatch: pytest.MonkeyPatch) -> type[Bulk]:
-    monkeypatch.setattr(Bulk, "prepared", [])
-    monkeypatch.setattr(Bulk, "problem", None)
-    monkeypatch.setattr(batches, "_executor_of", lambda executor, store, here: Bulk(store, here))
-    return Bulk
-
-
-def test_a_bulk_executor_sees_the_requests_of_each_start_once(bulk: type[Bulk]) -> None:
-    ask(TABLE.head(2)).wait()
-    ask(TABLE.head(5)).wait()
-    ask(TABLE.head(5), score=scorer(lambda row, run: True)).wait()
-    assert bulk.prepared == [["0", "1"], ["2", "3", "4"]]
-    assert asked == ["0", "1", "2", "3", "4"]
-
-
-def test_a_bulk_executor_that_refuses_or_is_stopped_ends_the_batch(bulk: type[Bulk]) -> None:
-    bulk.problem = UsageError("no batch API has tools; leave them out")
-    with pytest.raises(UsageError, match="no batch API"):
-        ask().wait()
-    bulk.problem = NoMoreRuns("stopped before it was sent")
-    batch = ask().wait()
-    assert (batch.progress.state, batch.progress.why) == ("Stopped", "stopped before it was sent")
-    bulk.problem = None
-    assert (ask().wait().progress.ok, asked) == (3, ["0", "1", "2"])

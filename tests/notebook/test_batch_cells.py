@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from magic_shell import MagicShell, tab
+from servers.batch_server import BatchServer
 
 import nbagent
 from nbagent import offline
@@ -284,3 +285,12 @@ def test_the_help_has_the_options_of_a_batch_and_an_example(shell: MagicShell) -
     assert "--over NAME" in said
     assert "%%agent --over df --vary model=" in said
     assert "--repeat" not in shell.said("%agent help resume")
+
+
+def test_the_line_sends_a_batch_to_the_providers_batch_api(shell: MagicShell) -> None:
+    shell.cell(TABLE)
+    with BatchServer(polls=0) as server:
+        line = f"-m openai-compatible:little --base-url {server.url} --over df"
+        batch = batch_of(shell, f"{line} --executor provider-batch", "Double {{ n }}")
+        assert batch.frame()["text"].tolist() == [f"a:Double {n}" for n in (1, 2, 3)]
+        assert [len(sent.requests) for sent in server.batches.values()] == [3]
