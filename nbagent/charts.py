@@ -16,7 +16,7 @@ from nbagent.run import load_figures
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nbagent.lab.batch import Batch
+    from nbagent.lab.results import BatchResults
 
 
 def tokens(**filters: Any) -> Figure:
@@ -57,7 +57,7 @@ def turns(**filters: Any) -> Figure:
 # A batch
 
 
-def compare(batch: Batch, score: str | None = None, **options: Any) -> Figure:
+def compare(batch: BatchResults, score: str | None = None, **options: Any) -> Figure:
     """Draw the mean scores of a batch's variants with their intervals and verdicts.
 
     Args:
@@ -86,7 +86,7 @@ def compare(batch: Batch, score: str | None = None, **options: Any) -> Figure:
     )
 
 
-def cost_quality(batch: Batch, score: str | None = None, **options: Any) -> Figure:
+def cost_quality(batch: BatchResults, score: str | None = None, **options: Any) -> Figure:
     """Draw the cost per case of each variant against its mean score, without unknown prices.
 
     Arguments as in `compare`.
@@ -103,7 +103,7 @@ def cost_quality(batch: Batch, score: str | None = None, **options: Any) -> Figu
 
 
 def _variants(
-    batch: Batch, score: str | None, options: dict[str, Any]
+    batch: BatchResults, score: str | None, options: dict[str, Any]
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Return the axes, the compared one last, and the rows; missing cells are None."""
     frame: Any = batch.compare(score, **options)
