@@ -52,6 +52,7 @@ from .lab.judges import judge as judge
 from .lab.review import score as score
 from .lab.scorers import Score as Score
 from .lab.scorers import scorer as scorer
+from .lab.saved_results import read_batch as read_batch
 from .lab.stored_batch import batch as batch
 from .notebook.panel import panel as panel
 from .run import Run as Run

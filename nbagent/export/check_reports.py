@@ -35,15 +35,15 @@ def junit_xml(name: str, checks: Sequence[Check]) -> str:
 
 def _test_case(name: str, check: Check) -> list[str]:
     start = f"<testcase classname={_attribute(name)} name={_attribute(check.title)}"
-    words = "\n".join([check.result, *([check.advice] if check.advice else []), *_row_lines(check)])
+    text = "\n".join([check.result, *([check.advice] if check.advice else []), *_row_lines(check)])
     if check.ok:
-        return [f"{start}><system-out>{_content(words)}</system-out></testcase>"]
-    failure = f"<failure message={_attribute(check.result)}>{_content(words)}</failure>"
+        return [f"{start}><system-out>{_content(text)}</system-out></testcase>"]
+    failure = f"<failure message={_attribute(check.result)}>{_content(text)}</failure>"
     return [f"{start}>{failure}</testcase>"]
 
 
 def _row_lines(check: Check) -> list[str]:
-    lines = [f"row {one_line(_title(row), _ROW_CHARS)}: {_words(row)}" for row in check.rows]
+    lines = [f"row {one_line(_title(row), _ROW_CHARS)}: {_row_text(row)}" for row in check.rows]
     if check.n_rows > len(check.rows):
         lines.append(f"and {pluralize(check.n_rows - len(check.rows), 'more row')}")
     return lines
@@ -53,7 +53,7 @@ def _title(row: CheckedRow) -> str:
     return f"{row.row_key} [{row.variant}]" if row.variant else row.row_key
 
 
-def _words(row: CheckedRow) -> str:
+def _row_text(row: CheckedRow) -> str:
     why = one_line(row.why, _ROW_CHARS)
     return f"{why}: {one_line(row.text, _ROW_CHARS)}" if row.text else why
 
@@ -79,10 +79,7 @@ def markdown_report(name: str, checks: Sequence[Check], notes: Sequence[str] = (
         "",
         "| | check | result |",
         "|---|---|---|",
-        *(
-            f"| {'✅' if check.ok else '❌'} | {_plain(check.title)} | {_plain(_result_words(check))} |"
-            for check in checks
-        ),
+        *map(_table_row, checks),
     ]
     for check in failed:
         if check.rows:
@@ -93,8 +90,9 @@ def markdown_report(name: str, checks: Sequence[Check], notes: Sequence[str] = (
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _result_words(check: Check) -> str:
-    return f"{check.result}; {check.advice}" if check.advice else check.result
+def _table_row(check: Check) -> str:
+    result = f"{check.result}; {check.advice}" if check.advice else check.result
+    return f"| {'✅' if check.ok else '❌'} | {_plain(check.title)} | {_plain(result)} |"
 
 
 def _plain(text: str) -> str:

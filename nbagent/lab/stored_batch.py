@@ -14,9 +14,9 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
 from nbagent.lab.frames import read_results
-from nbagent.lab.plan import MapOptions, PlannedCase, Row, Table, Variant, key_text
+from nbagent.lab.plan import MapOptions, PlannedCase, Row, Table, Variant
 from nbagent.lab.results import BatchResults
-from nbagent.run import Run, open_run, public_names
+from nbagent.run import public_names
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
@@ -127,21 +127,20 @@ class BatchInStore(BatchResults):
 
     _store: Store
 
-    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """Return the run that answered a row, in the variant with these labels.
-
-        Raises:
-            UsageError: there is no such run (yet), or several.
-        """
-        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
-        if len(matches) != 1 or not matches[0].run_id:
-            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
-            raise UsageError(
-                f"there {problem} of row {key!r}, attempt {attempt}"
-                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
-                f"{', '.join(self.axes) or 'none'}"
-            )
-        return open_run(matches[0].run_id)
+    def _baseline(self, source: Any) -> BatchResults:
+        if not isinstance(source, str) or source.endswith(".json"):
+            return super()._baseline(source)
+        if source != "last":
+            return _open_batch(self._store, source)
+        keys = {result.row_key for result in self.results()}
+        for name in batch_names(self._store):
+            opened = _open_batch(self._store, name)
+            if name != self.name and keys & {result.row_key for result in opened.results()}:
+                return opened
+        raise UsageError(
+            "not_worse_than='last': the store has no other batch with these rows; give the file "
+            "that batch.save('baseline.json') wrote"
+        )
 
     def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
         """Let a person label the answers from 1 to `scale`, without seeing the variant."""
@@ -156,11 +155,6 @@ class BatchInStore(BatchResults):
         from nbagent.lab.review import Review
 
         Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
-
-
-def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
-    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
-    return result.row_key == key_text(key) and result.attempt == attempt and labels
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,6 +271,16 @@ def _with_dtype(column: Any, dtype: str) -> Any:
         return column
 
 
+def _open_batch(store: Store, name: str) -> StoredBatch:
+    """Open a batch of a store; the error suggests the nearest name."""
+    doc = batch_doc(store, name)
+    if doc is None:
+        known = batch_names(store)
+        hint = nearest_or_all(name, known, "the batches are") or "; the store has none"
+        raise UsageError(f"there is no batch {name!r}{hint}")
+    return StoredBatch(store, name, doc)
+
+
 def batch(
     name: str, data: Any = None, agent: Agent | None = None, **options: Any
 ) -> StoredBatch | Batch:
@@ -295,13 +299,8 @@ def batch(
     Raises:
         UsageError: the store has no such batch; the nearest name is suggested.
     """
-    store, text = store_to_read(), str(name)
-    doc = batch_doc(store, text)
-    if doc is None:
-        known = batch_names(store)
-        hint = nearest_or_all(text, known, "the batches are") or "; the store has none"
-        raise UsageError(f"there is no batch {text!r}{hint}")
-    opened = StoredBatch(store, text, doc)
+    text = str(name)
+    opened = _open_batch(store_to_read(), text)
     if data is None and agent is None:
         return opened
     if data is None or agent is None:

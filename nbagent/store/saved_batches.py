@@ -36,7 +36,7 @@ _NAME_CHARS = 500
 _MAX_AXES = 100
 _BATCH_NAME_CHARS = 200
 _BY_COLUMN = ("run_id", "duration_ms")
-"""Fields that differ each time: they are in one line of their own, so that diffs stay readable."""
+"""Fields that differ each time: they are in the last line, so that diffs stay readable."""
 _TEXTS = ("text", "prompt", "why")
 _CELLS = ("cells", "output")
 _NOT_SAVED = {"run_id", "at", "row", "judge_run_id"}
@@ -97,12 +97,13 @@ def _is_missing(value: Any) -> bool:
 def batch_lines(
     name: str, axes: Mapping[str, Sequence[str]], results: Sequence[CaseResult], *, max_bytes: int
 ) -> list[str]:
-    """Encode a batch as lines of JSON: a head, one line for each case, and the ids of the runs.
+    """Encode a batch as lines of JSON: a head, one line for each case, and what differs each time.
 
     Texts are cut until the lines fit into `max_bytes`. If numbers and names alone do not fit, the
     last rows are left out. The head says what was left out.
     """
     register_environment()  # a key may have been put there a moment ago
+    lines = list[str]()
     for limit in _TEXT_LIMITS:
         lines = _lines(name, axes, results, limit)
         if _fits(lines, max_bytes):
@@ -149,11 +150,13 @@ def _lines(
         "axes": {_short(axis): [*map(_short, labels)] for axis, labels in axes.items()},
         "cases": len(cases),
     }
-    times = [score.at for result in results for score in result.scores]
-    head |= {"scored_at": max(times).isoformat()} if times else {}
     head |= {"texts_cut_at": limit} if cuts.n_cut else {}
     head |= {"cases_left_out": n_left_out} if n_left_out else {}
-    last = {column: [getattr(result, column) for result in results] for column in _BY_COLUMN}
+    last: dict[str, Any] = {
+        column: [getattr(result, column) for result in results] for column in _BY_COLUMN
+    }
+    times = [score.at for result in results for score in result.scores]
+    last |= {"scored_at": max(times).isoformat()} if times else {}
     return [dump_json(redact_json(line)).decode() for line in (head, *cases, last)]
 
 
@@ -189,7 +192,8 @@ def _short(text: str) -> str:
 
 def _case_json(result: CaseResult, cuts: _Cuts) -> dict[str, Any]:
     """Encode a case without the values that are the default."""
-    made: dict[str, Any] = {"row_key": _short(result.row_key)}
+    labels = {_short(axis): _short(label) for axis, label in result.labels.items()}
+    made: dict[str, Any] = {"row_key": _short(result.row_key), "labels": labels}
     for name, default in _defaults().items():
         value: Any = getattr(result, name)
         if value == default or name in _BY_COLUMN:
@@ -200,10 +204,9 @@ def _case_json(result: CaseResult, cuts: _Cuts) -> dict[str, Any]:
             made[name] = cuts.cells(value)
         elif name not in ("scores", "tools"):
             made[name] = value
-    made["labels"] = {_short(axis): _short(label) for axis, label in result.labels.items()}
     if result.tools:
         made["tools"] = [
-            {"name": _short(use.name), "calls": use.calls} | ({"failed": use.failed} if use.failed else {})
+            {"name": _short(use.name), "calls": use.calls, "failed": use.failed}
             for use in result.tools
         ]
     if result.scores:
@@ -226,7 +229,9 @@ def _defaults() -> dict[str, Any]:
 
 
 def _score_json(score: ScoreRecord, cuts: _Cuts) -> dict[str, Any]:
-    made = score.model_dump(mode="json", exclude=_NOT_SAVED, exclude_none=True, exclude_defaults=True)
+    made = score.model_dump(
+        mode="json", exclude=_NOT_SAVED, exclude_none=True, exclude_defaults=True
+    )
     for name in ("reason", "error"):
         if name in made:
             made[name] = cuts.text(made[name])
@@ -250,7 +255,7 @@ def read_batch_lines(lines: Sequence[Any]) -> SavedBatch:
         head, *cases = values
         last = cases.pop()
         name, axes = _read_head(head, len(cases))
-        results = _read_cases(head, cases, last)
+        results = _read_cases(cases, last)
     except SavedBatchError:
         raise
     except ValidationError as error:
@@ -285,7 +290,9 @@ def _read_head(head: Any, n_cases: int) -> tuple[str, dict[str, list[str]]]:
             "upgrade nbagent"
         )
     if head["cases"] != n_cases:
-        raise SavedBatchError(f"it is damaged: {n_cases:,} of its {head['cases']:,} cases are there")
+        raise SavedBatchError(
+            f"it is damaged: {n_cases:,} of its {head['cases']:,} cases are there"
+        )
     axes = TypeAdapter(dict[str, list[str]]).validate_python(head["axes"])
     name = " ".join(head[_MARK].split())[:_BATCH_NAME_CHARS]
     if not name or len(axes) > _MAX_AXES:
@@ -293,8 +300,8 @@ def _read_head(head: Any, n_cases: int) -> tuple[str, dict[str, list[str]]]:
     return name, axes
 
 
-def _read_cases(head: Any, cases: Sequence[Any], last: Any) -> tuple[CaseResult, ...]:
-    at = datetime.fromisoformat(head["scored_at"]) if "scored_at" in head else _EPOCH
+def _read_cases(cases: Sequence[Any], last: Any) -> tuple[CaseResult, ...]:
+    at = datetime.fromisoformat(last["scored_at"]) if "scored_at" in last else _EPOCH
     columns = {name: last.get(name, [None] * len(cases)) for name in _BY_COLUMN}
     complete: list[dict[str, Any]] = []
     for position, case in enumerate(cases):
