@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
-from nbagent.lab import statistics
+from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
 from nbagent.lab.frames import cells_of_results, frame_of_results
 from nbagent.lab.gate import CheckResult, Requirements, check_results
@@ -249,10 +249,7 @@ class BatchResults(ABC):
 
     def plot(self, score: str | None = None, **options: Any) -> Figure:
         """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""
-        # Late: figures need an extra.
-        from nbagent.charts import compare
-
-        return compare(self, score, **options)
+        return batch_figures.compare(self, score, **options)
 
     def __len__(self) -> int:
         return len(self.results())
