@@ -28,8 +28,10 @@ from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
+from nbagent.settings.sources import current_settings, project_file_error
 from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
 from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.text_format import pluralize
@@ -70,6 +72,12 @@ class BatchInStore(BatchResults):
             "not_worse_than='last': the store has no other batch with these rows; give the file "
             "that batch.save('baseline.json') wrote"
         )
+
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        # A broken file of the project stops no picture.
+        settings = current_settings(without_project=bool(project_file_error()))
+        return to_notebook_batch(self.name, self.axes, self.results(), settings.records)
 
     def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
         """Let a person label the answers from 1 to `scale`, without seeing the variant."""
@@ -153,6 +161,9 @@ class StoredBatch(BatchInStore):
         arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
         return agent.map(data, **arguments)
 
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Do nothing: this process does not run it."""
+
     def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
         raise UsageError(
@@ -173,7 +184,7 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"continued"})
+        return public_names(super().__dir__(), {"continued", "notebook_record", "stop"})
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -184,7 +195,7 @@ class StoredBatch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress):
+        if not frontend().show_batch(self.progress, self):
             print(self)
 
 

@@ -22,6 +22,8 @@ from nbagent.contracts.records import ScoreRecord
 from nbagent.contracts.secrets import redact, redact_json, register_environment
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
+from nbagent.store.columns import VERSION
+from nbagent.store.record_cells import Row
 
 SCHEMA = 1
 """Version of the form. A version that an older nbagent would misread gets the next number."""
@@ -41,6 +43,9 @@ _TEXTS = ("text", "prompt", "why")
 _CELLS = ("cells", "output")
 _NOT_SAVED = {"run_id", "at", "row", "judge_run_id"}
 """Fields of a score: its case has the run, the head the time; the others are traces."""
+_NOTEBOOK_BYTES = 1_000_000
+_VERSIONS = {"version": VERSION, "oldest_reader": VERSION + 1}
+"""An nbagent that knows no saved batches says that a newer one is needed."""
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -364,3 +369,49 @@ def read_file_text(text: str) -> SavedBatch:
     if not isinstance(lines, list) or not lines:
         raise SavedBatchError("it is no saved batch")
     return read_batch_lines(cast("list[Any]", lines))
+
+
+# A saved notebook
+
+
+def to_notebook_batch(
+    name: str, axes: Mapping[str, Sequence[str]], results: Sequence[CaseResult], choice: str
+) -> Row:
+    """Encode a batch for the metadata of an output; one line of the file for each case.
+
+    Args:
+        name: its name.
+        axes: the labels of each axis.
+        results: its cases.
+        choice: the setting `records`; `off` saves the name only. `own` and `all` are one: tools'
+            results are not saved in any case.
+    """
+    if choice == "off":
+        return batch_reference(name)
+    return {**_VERSIONS, "batch": batch_lines(name, axes, results, max_bytes=_NOTEBOOK_BYTES)}
+
+
+def batch_reference(name: str) -> Row:
+    """Refer to a batch in the metadata of a notebook, which may be saved before its end."""
+    register_environment()
+    return {**_VERSIONS, "batch": [dump_json({_MARK: _short(name)}).decode()]}
+
+
+def is_batch(document: Any) -> bool:
+    """True if a document of an output's metadata is a batch, whole or by its name."""
+    return "batch" in (json_object(document) or {})
+
+
+def from_notebook_batch(document: Any) -> SavedBatch | str:
+    """Decode a batch from the metadata of an output; only its name if no more was saved.
+
+    Raises:
+        SavedBatchError: see `read_batch_lines`.
+    """
+    lines = document["batch"]
+    if not isinstance(lines, list):
+        raise SavedBatchError("it is no saved batch")
+    lines = cast("list[Any]", lines)
+    if len(lines) == 1 and (name := saved_batch_name(lines)):
+        return name
+    return read_batch_lines(lines)
