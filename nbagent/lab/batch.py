@@ -122,7 +122,7 @@ class Batch(BatchInStore):
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
         self._record: dict[str, Any] = {}
-        """Its saved form, made at its end for the view."""
+        """Its saved form while it works: its name; at its end all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -237,7 +237,7 @@ class Batch(BatchInStore):
                 if n_runs(self._store, self.name) != self._n_known_runs:
                     self._find_done()  # another handle or process continued it
                 runner = self._runner = self._new_runner(asks=asks)
-                runner.state, self._record = "Running", {}
+                runner.state, self._record = "Running", batch_reference(self.name)
                 self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
                 # A stop comes from any thread; the runner belongs to the engine's.
@@ -297,8 +297,8 @@ class Batch(BatchInStore):
 
     def notebook_record(self) -> dict[str, Any]:
         """Return the form in which a saved notebook holds the batch as it is now."""
-        if self.is_at_work:
-            return self._record or batch_reference(self.name)
+        if self.is_at_work or self._runner.state == "Running":
+            return self._record
         return super().notebook_record()
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:

@@ -189,9 +189,13 @@ def check_results(
     if required.max_worse is not None and baseline is None:
         raise UsageError("max_worse needs a baseline: not_worse_than='baseline.json'")
     limited = [*dict.fromkeys([*required.minimum, *required.maximum])]
+    checks = [_answered(results), _failed(results, required.max_failed)]
+    if not any(case.status == "ok" for case in results):
+        # Then nothing is scored, and no name of a score is wrong.
+        checks += [Check(name=f"score {score}", ok=False, result="no answer") for score in limited]
+        return CheckResult(name=name, checks=tuple(checks))
     joined = None if baseline is None else _joined(baseline, results)
     scores = limited or ([] if joined is None else _common_scores(joined))
-    checks = [_answered(results), _failed(results, required.max_failed)]
     checks += [check for score in scores for check in _scored(results, score)]
     for limits, sign in ((required.minimum, "≥"), (required.maximum, "≤")):
         checks += [

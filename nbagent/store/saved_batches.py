@@ -28,7 +28,7 @@ from nbagent.store.record_cells import Row
 SCHEMA = 1
 """Version of the form. A version that an older nbagent would misread gets the next number."""
 _MARK = "nbagent_batch"
-_TEXT_LIMITS = (8_000, 4_000, 2_000, 1_000, 500, 200, 80, 0)
+_TEXT_LIMITS = (8_000, 4_000, 2_000, 1_000, 500, 350, 200, 80, 0)
 """Characters of each text, the most that fits; at 0 there are only numbers and names."""
 _CELL_CHARS = 200
 _CELL_START_CHARS = 120
