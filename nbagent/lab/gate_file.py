@@ -113,7 +113,8 @@ def _run(path: Path) -> Gate:
     if not path.is_file():
         raise UsageError(f"there is no file {path}; write one with {_EXAMPLE}")
     # As Python does for a script: the file may import its neighbours.
-    sys.path.insert(0, str(path.resolve().parent))
+    folder = str(path.resolve().parent)
+    sys.path.insert(0, folder)
     try:
         names = runpy.run_path(str(path), run_name="__main__")
     except SystemExit:
@@ -122,6 +123,9 @@ def _run(path: Path) -> Gate:
         raise
     except Exception as error:
         raise UsageError(f"{path} failed: {_last_line(error, path)}") from error
+    finally:
+        if folder in sys.path:
+            sys.path.remove(folder)
     batch, check = names.get("batch"), names.get("check")
     if isinstance(check, CheckResult):
         return Gate(CaseResults(check.name, ()), result=check)

@@ -7,6 +7,7 @@ anybody, so it is checked here, once.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
@@ -108,11 +109,12 @@ def batch_lines(
     last rows are left out. The head says what was left out.
     """
     register_environment()  # a key may have been put there a moment ago
-    lines = list[str]()
-    for limit in _TEXT_LIMITS:
-        lines = _lines(name, axes, results, limit)
-        if _fits(lines, max_bytes):
-            return lines
+    fitting = bisect_left(
+        _TEXT_LIMITS, True, key=lambda limit: _fits(_lines(name, axes, results, limit), max_bytes)
+    )
+    if fitting < len(_TEXT_LIMITS):
+        return _lines(name, axes, results, _TEXT_LIMITS[fitting])
+    lines = _lines(name, axes, results, 0)
     sizes = defaultdict[str, int](int)
     for result, line in zip(results, lines[1:-1], strict=True):
         sizes[result.row_key] += _size(line) + 60  # its part of the last line

@@ -18,6 +18,8 @@ from servers.loopback import Visit
 from servers.model_server import ModelServer
 
 import nbagent
+from nbagent import offline
+from nbagent.__main__ import main
 
 GOOD, WORSE = "Is {{ n }} even? Answer yes or no.", "Number {{ n }}: even?"
 TABLE = pd.DataFrame({"n": range(12), "expected": ["yes", "no"] * 6})
@@ -102,7 +104,94 @@ def test_a_prompt_that_got_worse_turns_a_push_red(checkout: Path) -> None:
     failures = [failure.text or "" for failure in suites["worse"].iter("failure")]
     assert all("row 11: exact" in text for text in failures)
     assert "row 11: exact" in (checkout / "out.md").read_text("utf-8")
-    # A prompt whose answers nobody recorded is not asked: there is no key.
-    unknown = check(checkout, "gate.py", prompt="Parity of {{ n }}?")
-    assert unknown.returncode == 1
-    assert "12 of 12" in unknown.stdout
+
+
+def test_a_prompt_that_nobody_recorded_fails_and_is_not_asked(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(checkout)
+    monkeypatch.delenv("OPENAI_API_KEY")
+    (checkout / "prompt.txt").write_text("Parity of {{ n }}?", "utf-8")
+    assert main(["check", "gate.py"]) == 1
+    out = capsys.readouterr().out
+    assert "12 of 12 cases" in out
+    assert "answers.jsonl" in out
+
+
+GATE_FILES: dict[str, tuple[str, int, str]] = {
+    "good": ("", 0, "passed"),
+    "limits": ("check = {'min': {'right': 0.9}}", 1, "right ≥ 0.9"),
+    "its-own-check": ("check = batch.wait().check(min={'right': 0})", 0, "right ≥ 0"),
+    "only-one": ("batch = batch.wait().only(prompt='v2')", 0, "passed"),
+    "not-started": ("batch = ask(start=False, name='later')", 0, "8 of 8 cases"),
+    "no-batch": ("del batch", 2, "defines no batch; write batch = agent.map"),
+    "no-dict": ("check = 0.9", 2, "check is a float"),
+    "a-slip": ("check = {'minimum': {'right': 0.9}}", 2, "check has no 'minimum'; it has min"),
+    "raises": ("1 / 0", 2, "ZeroDivisionError"),
+    "exits": ("raise SystemExit(0)", 2, "ended itself before its batch was checked"),
+    "wrong-score": ("check = {'min': {'rigth': 0.9}}", 2, "did you mean 'right'"),
+}
+OFFLINE = """
+import pandas
+import nbagent
+from nbagent import offline
+
+def right(row, run):
+    return run.text == f"Say {row.n}"
+
+def ask(**how):
+    model = offline.script([lambda request: request.messages[-1].text] * 99, name="echo")
+    agent = nbagent.Agent(model, tools="none", quiet=True)
+    return agent.map(
+        pandas.DataFrame({"n": range(4)}),
+        vary={"prompt": {"v1": "Say {{ n }}", "v2": "{{ n }}"}},
+        score=right,
+        **how,
+    )
+
+batch = ask()
+"""
+
+
+@pytest.mark.parametrize("name", GATE_FILES)
+def test_a_gate_file_passes_fails_or_says_what_is_wrong(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line, code, message = GATE_FILES[name]
+    file = tmp_path / "gate.py"
+    file.write_text(f"{OFFLINE}{line}\n", "utf-8")
+    assert main(["check", str(file)]) == code
+    printed = capsys.readouterr()
+    assert message in (printed.err if code == 2 else printed.out)
+
+
+COMMANDS: dict[str, tuple[str, int, str]] = {
+    "by-name": ("parity --min exact=0.4", 0, "passed"),
+    "limits": ("parity --min exact=0.9 --max exact=0.9", 1, "exact ≥ 0.9"),
+    "failed": ("parity --max-failed 0.5", 0, "cases without an answer ≤ 6"),
+    "a-file": ("saved.json --min exact=0.4 --baseline saved.json", 0, "passed"),
+    "store": ("parity --not-worse-than last", 2, "no other batch with these rows"),
+    "no-batch": ("paritty", 2, "did you mean 'parity'"),
+    "no-file": ("gates.py", 2, "there is no file gates.py"),
+    "no-baseline": ("no.json", 2, "no.json cannot be read"),
+    "no-notebook": ("no.ipynb", 2, "is not a readable notebook"),
+    "no-number": ("parity --min exact=high", 2, "'high' is not a number"),
+    "no-score": ("parity --min 0.9", 2, "write --min SCORE=NUMBER"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_batch_is_checked_by_its_name_or_file(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command, code, message = COMMANDS[name]
+    monkeypatch.chdir(tmp_path)
+    script = offline.script(["yes"] * 12, name="yes")
+    agent = nbagent.Agent(script, tools="none", quiet=True)
+    agent.map(TABLE, "{{ n }}?", score=exact, name="parity").wait().save("saved.json")
+    assert main(["check", *command.split()]) == code
+    printed = capsys.readouterr()
+    assert message in (printed.err if code == 2 else printed.out)
