@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.checks import Check, CheckedRow
 from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.records import Better
 from nbagent.export.check_reports import junit_xml, markdown_report
 from nbagent.lab import statistics
 from nbagent.lab.frames import cells_of_results, score_names
@@ -310,8 +311,14 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
     axes = _axes(results)
     cells: Any = cells_of_results(results, score, axes)
     over, *others = axes or ["variant"]
+    better: Better = "higher" if sign == "≥" else "lower"
     compared: Any = statistics.compare(
-        cells, axes, over=over if axes else None, by=others, failed=_failed_value(cells, sign)
+        cells,
+        axes,
+        over=over if axes else None,
+        by=others,
+        failed=_failed_value(cells, better),
+        better=better,
     )
     by_variant = _by_variant(results)
     for row in compared.to_dict("records"):
@@ -331,10 +338,16 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
         )
 
 
-def _failed_value(cells: Any, sign: str) -> statistics.Failed:
+def _failed_value(cells: Any, better: Better) -> statistics.Failed:
     """Count a case without an answer as 0 where 0 is the worst score."""
     is_share = bool(cells["value"].dropna().map(_is_share).all())
-    return "zero" if is_share and sign == "≥" else "leave out"
+    return "zero" if is_share and better == "higher" else "leave out"
+
+
+def _better(results: Sequence[CaseResult], score: str) -> Better:
+    """Return the direction of a score."""
+    directions = (own.better for case in results for own in case.scores if own.scorer == score)
+    return next(directions, "higher")
 
 
 def _is_share(value: Any) -> bool:
@@ -430,15 +443,19 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
     axes = _axes(joined.results)
     cells: Any = cells_of_results(joined.results, score, axes)
     others = [axis for axis in axes if axis != BATCH_AXIS]
+    better = _better(joined.results, score)
     compared: Any = statistics.compare(
         cells,
         axes,
         over=BATCH_AXIS,
         by=others,
         baseline=_BASELINE,
-        failed=_failed_value(cells, "≥"),
+        failed=_failed_value(cells, better),
+        better=better,
     )
-    worse: Any = statistics.flips(cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS)
+    worse: Any = statistics.flips(
+        cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS, better=better
+    )
     for row in compared.to_dict("records"):
         if row[BATCH_AXIS] == _NOW:
             labels = {axis: str(row[axis]) for axis in others}
@@ -503,15 +520,11 @@ def _not_worse(
 
 
 def _could_show(row: Mapping[str, Any]) -> str:
-    """Say how large a change the pairs could have shown."""
-    smallest = _number(row.get("detectable"))
-    if smallest is None:
-        lo, hi = _number(row["diff_lo"]), _number(row["diff_hi"])
-        smallest = None if lo is None or hi is None else (hi - lo) / 2
-    pairs = pluralize(int(row["pairs"]), "pair")
+    """Say how large a change the pairs could have shown, 4 times of 5."""
+    pairs, smallest = pluralize(int(row["pairs"]), "pair"), _number(row["detectable"])
     if not smallest:
         return f"{pairs} cannot show a change"
-    return f"{pairs} cannot show a change below {smallest:.2g}"
+    return f"{pairs} can show a change of {smallest:.2g} or more"
 
 
 def _few_worse(score: str, variant: str, flips: Sequence[Mapping[str, Any]], limit: int) -> Check:

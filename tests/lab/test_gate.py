@@ -136,15 +136,33 @@ def test_a_gate_of_few_rows_says_what_it_cannot_show() -> None:
     now, before = rows(10, 2), rows(10)
     checked = now.check(not_worse_than=before)
     assert checked
-    assert "10 pairs cannot show a change" in str(checked)
+    assert "no difference shown; 10 pairs can show a change of 0." in str(checked)
     assert not now.check(not_worse_than=before, max_worse=1)
+
+
+def test_a_score_that_is_better_lower_got_worse_when_it_grew() -> None:
+    scores = {
+        label: [
+            case(row, tokens + row % 3, labels={}).scores[0].model_copy(update={"better": "lower"})
+            for row in range(20)
+        ]
+        for label, tokens in (("short", 100.0), ("long", 200.0))
+    }
+    short, long = (
+        batch(*(case(row, scores=(score,)) for row, score in enumerate(scores[label])))
+        for label in scores
+    )
+    assert short.check(not_worse_than=long, max_worse=0)
+    checked = long.check(not_worse_than=short, max_worse=0)
+    assert [check.n_rows for check in checked.failures] == [20, 20]
+    assert checked.failures[0].rows[0].why == "exact 100 → 200"
 
 
 def test_every_variant_must_meet_the_limits() -> None:
     cases = [
         case(row, row >= wrong, labels={"prompt": label})
-        for row in range(10)
-        for label, wrong in (("v1", 0), ("v2", 5))
+        for row in range(20)
+        for label, wrong in (("v1", 0), ("v2", 10))
     ]
     checked = batch(*cases).check(min={"exact": 0.9})
     assert [check.title for check in checked.failures] == ["exact ≥ 0.9 [v2]"]
