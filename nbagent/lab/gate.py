@@ -10,37 +10,22 @@ import math
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.checks import Check, CheckedRow
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import Better
-from nbagent.export.check_reports import junit_xml, markdown_report
 from nbagent.lab import statistics
+from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import cells_of_results, score_names
 from nbagent.lab.joined_results import BATCH_AXIS, JoinedResults, join_results
-from nbagent.store.dataframes import frame_of
-from nbagent.view.listing import Listing
 from nbagent.view.text_format import format_cost, one_line, pluralize
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _MAX_ROWS = 10
 """Cases that a check names."""
 _TEXT_CHARS = 200
 _BASELINE, _NOW = "baseline", "now"
-_DTYPES = {
-    **dict.fromkeys(("check", "variant"), "string"),
-    "ok": "boolean",
-    **dict.fromkeys(("value", "lo", "hi", "limit"), "Float64"),
-    **dict.fromkeys(("result", "advice", "rows"), "string"),
-}
-
-
-class CheckFailed(NbagentError):
-    """A batch did not meet its checks."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,98 +67,6 @@ def _check_limits(option: str, limits: Any) -> None:
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CheckResult:
-    """Result of `batch.check`: true if every check passed."""
-
-    name: str
-    """Name of the batch."""
-    checks: tuple[Check, ...]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def ok(self) -> bool:
-        """True if every check passed."""
-        return all(check.ok for check in self.checks)
-
-    @property
-    def failures(self) -> tuple[Check, ...]:
-        """The checks that failed."""
-        return tuple(check for check in self.checks if not check.ok)
-
-    def __bool__(self) -> bool:
-        return self.ok
-
-    def raise_for_failure(self) -> CheckResult:
-        """Raise CheckFailed if a check failed; return the result otherwise."""
-        if not self.ok:
-            raise CheckFailed(str(self))
-        return self
-
-    def frame(self) -> DataFrame:
-        """Return one row per check: `check`, `variant`, `ok`, `value`, `lo`, `hi`, `limit`,
-        `result` in words, `advice`, and the `rows` that explain a failure."""
-        rows = [
-            {
-                "check": check.name,
-                **{name: getattr(check, name) for name in _DTYPES if name not in ("check", "rows")},
-                "rows": ", ".join(row.row_key for row in check.rows) or None,
-            }
-            for check in self.checks
-        ]
-        made: Any = frame_of(rows)
-        return made.reindex(columns=list(_DTYPES)).astype(_DTYPES)
-
-    def junit(self) -> str:
-        """Return JUnit XML, one test case for each check, for a forge's page of tests."""
-        return junit_xml(self.name, self.checks)
-
-    def markdown(self) -> str:
-        """Return Markdown, for the summary of a forge's job."""
-        return markdown_report(self.name, self.checks, self.notes)
-
-    def _listing(self) -> Listing:
-        failures = self.failures
-        state = f"{len(failures)} of {len(self.checks)} checks failed" if failures else "passed"
-        rows = [
-            (
-                "passed" if check.ok else "FAILED",
-                check.title,
-                f"{check.result}; {check.advice}" if check.advice else check.result,
-            )
-            for check in self.checks
-        ]
-        parts = [_rows_listing(check) for check in failures if check.rows]
-        return Listing(
-            title=f"check of {self.name}: {state}",
-            columns=("", "check", "result"),
-            rows=rows,
-            notes=self.notes,
-            parts=parts,
-        )
-
-    def __str__(self) -> str:
-        return str(self._listing())
-
-    def __repr__(self) -> str:
-        failures = self.failures
-        text = f"failed: {failures[0].title}: {failures[0].result}" if failures else "passed"
-        return f"<CheckResult {self.name} {text}>"
-
-    def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
-        return self._listing()._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
-
-
-def _rows_listing(check: Check) -> Listing:
-    more = check.n_rows - len(check.rows)
-    return Listing(
-        title=f"{check.title}: rows",
-        columns=("row", "variant", "why", "answer"),
-        rows=[(row.row_key, row.variant, row.why, row.text) for row in check.rows],
-        notes=[f"and {pluralize(more, 'more row')}"] if more else [],
-    )
 
 
 def check_results(
@@ -346,8 +239,11 @@ def _failed_value(cells: Any, better: Better) -> statistics.Failed:
 
 def _better(results: Sequence[CaseResult], score: str) -> Better:
     """Return the direction of a score."""
-    directions = (own.better for case in results for own in case.scores if own.scorer == score)
-    return next(directions, "higher")
+    for case in results:
+        for own in case.scores:
+            if own.scorer == score:
+                return own.better
+    return "higher"
 
 
 def _is_share(value: Any) -> bool:

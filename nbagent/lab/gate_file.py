@@ -16,7 +16,7 @@ from typing import Any, cast
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
 from nbagent.files.notebook_file import saved_in_outputs
 from nbagent.lab.batch import Batch
-from nbagent.lab.gate import CheckResult
+from nbagent.lab.check_result import CheckResult
 from nbagent.lab.results import BatchResults, CaseResults
 from nbagent.lab.saved_notebook import notebook_batches
 from nbagent.lab.saved_results import read_batch

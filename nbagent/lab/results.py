@@ -19,8 +19,9 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
+from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import cells_of_results, frame_of_results
-from nbagent.lab.gate import CheckResult, Requirements, check_results
+from nbagent.lab.gate import Requirements, check_results
 from nbagent.lab.joined_results import BATCH_AXIS, join_results, joined_labels
 from nbagent.lab.plan import key_text
 from nbagent.run import Run, open_run

@@ -22,7 +22,7 @@ import nbagent
 from nbagent import UsageError
 from nbagent.contracts.case_results import CaseResult, CaseStatus, ToolUse
 from nbagent.contracts.records import ScoreRecord
-from nbagent.lab.gate import CheckFailed
+from nbagent.lab.check_result import CheckFailed
 from nbagent.lab.results import CaseResults
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
