@@ -76,7 +76,7 @@ def _parser() -> ArgumentParser:
     trust = command("trust", _trust, "show what this folder would decide, and ask about it")
     trust.add_argument("--revoke", action="store_true", help="take back what you allowed here")
     _add_check(command("check", _check, "check a batch: exit code 0 passed, 1 failed, 2 error"))
-    about = "drop the records of runs from saved notebooks; their views stay"
+    about = "drop the records of runs and batches from saved notebooks; their views stay"
     strip = command("strip", _strip, about)
     strip.add_argument("file", nargs="*", help="a notebook (.ipynb) to change")
     about = "filter of git: read a notebook from stdin, write it to stdout"

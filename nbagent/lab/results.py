@@ -162,13 +162,21 @@ class BatchResults(ABC):
 
     def diff(
         self,
-        a: str,
-        b: str,
+        a: str | BatchResults,
+        b: str | None = None,
         score: str | None = None,
         only: statistics.Flips = "changed",
         over: str | None = None,
     ) -> DataFrame:
-        """Return the rows whose score differs between two labels, with both answers and runs."""
+        """Return the rows whose score differs between two labels, with both answers and runs.
+
+        `first.diff(second)` returns those that differ between two batches.
+        """
+        if isinstance(a, BatchResults):
+            labels = joined_labels(self.name, a.name)
+            return self._joined(a).diff(*labels, score=score, only=only, over=BATCH_AXIS)
+        if b is None:
+            raise UsageError(f"{a!r} is compared with nothing; give two labels, or another batch")
         return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
 
     def _joined(self, other: BatchResults) -> CaseResults:

@@ -236,6 +236,27 @@ def test_two_batches_are_compared_row_by_row() -> None:
     assert "1 row is only in 'before' (first: 'gone')" in warning
     assert "2 rows are only in 'after' (first: 'new')" in warning
     assert "(first: '3')" in warning
+    with pytest.warns(UserWarning, match="only in 'before'"):
+        changed: Any = before.diff(after, only="better")
+    assert changed["row_key"].tolist() == ["0", "1", "2", "4", "5", "6", "7", "8", "9"]
+    assert changed["value_after"].tolist() == [1.0] * 9
+
+
+def test_batches_with_variants_are_compared_variant_by_variant() -> None:
+    def of(name: str, wrong: int) -> CaseResults:
+        cases = [
+            case(row, row >= n_wrong, labels={"prompt": label})
+            for row in range(40)
+            for label, n_wrong in (("v1", 0), ("v2", wrong))
+        ]
+        return batch(*cases, name=name)
+
+    compared: Any = of("a", 0).compare(of("b", 20)).set_index(["prompt", "batch"])
+    assert compared.loc[("v1", "b"), "verdict"] == "no difference shown"
+    assert compared.loc[("v2", "b"), "verdict"] == "worse"
+    checked = of("b", 20).check(not_worse_than=of("a", 0))
+    assert [check.title for check in checked.failures] == ["exact not worse than the baseline [v2]"]
+    assert {row.why for row in checked.failures[0].rows} == {"exact 1 → 0"}
 
 
 def test_batches_of_one_name_are_told_apart() -> None:
