@@ -18,6 +18,7 @@ from nbagent.contracts.canonical import sha_of
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
+from nbagent.lab.batch_document import map_doc, plan_doc
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
 from nbagent.lab.frames import Preflight, estimate, read_results
 from nbagent.lab.local import Executor, Local, Unattended
@@ -37,7 +38,7 @@ from nbagent.lab.plan import (
 from nbagent.lab.results import axes_of
 from nbagent.lab.runner import Runner
 from nbagent.lab.scorers import as_scorers
-from nbagent.lab.stored_batch import BatchInStore, map_doc, plan_doc
+from nbagent.lab.stored_batch import BatchInStore
 from nbagent.run import public_names
 from nbagent.session.dry_run import plan_first_request
 from nbagent.session.frontend import BatchView, frontend

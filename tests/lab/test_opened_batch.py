@@ -47,6 +47,8 @@ def test_a_batch_opened_by_its_name_has_the_same_results(table: Any) -> None:
     assert_frame_equal(opened.compare(), batch.compare())
     assert opened.axes == batch.axes
     assert len(opened) == len(batch)
+    # The times differ: of the process that asked, and of the runs.
+    assert str(opened).splitlines()[1:] == str(batch).splitlines()[1:]
 
 
 def test_lists_and_other_values_of_a_table_come_back_as_text() -> None:
@@ -123,9 +125,17 @@ def test_values_that_may_hold_keys_are_not_stored() -> None:
     assert b"sesame-open" not in _database().read_bytes()
 
 
-def test_a_batch_of_an_earlier_version_is_opened_by_its_runs() -> None:
+@pytest.mark.parametrize(
+    "doc",
+    [
+        pytest.param({"columns": ["n"], "rows": {}}, id="of an earlier version"),
+        pytest.param({"keys": ["0"], "table": {"columns": 3}}, id="damaged table"),
+        pytest.param({"keys": ["0"], "variants": [3], "repeat": 1}, id="damaged variants"),
+        pytest.param({"keys": ["0"], "variants": [{}], "repeat": "many"}, id="damaged repeat"),
+    ],
+)
+def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
     batch = ask(vary={"prompt": PROMPTS}, template="", score=is_long).wait()
-    doc = {"columns": ["n"], "rows": {}}
     with sqlite3.connect(_database()) as connection:
         connection.execute("UPDATE batches SET doc = ?", (json.dumps(doc),))
     opened = nbagent.batch("b")
