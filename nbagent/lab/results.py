@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.case_results import CaseResult
 from nbagent.lab import batch_figures, statistics
-from nbagent.lab.frames import cells_of_results, frame_of_results
+from nbagent.lab.frames import (
+    MEASURES,
+    cells_of_results,
+    direction_of,
+    frame_of_results,
+    score_names,
+    with_table_columns,
+)
 from nbagent.store.dataframes import frame_of
 
 if TYPE_CHECKING:
@@ -66,33 +73,50 @@ class BatchResults(ABC):
         by: str | Sequence[str] | None = None,
         baseline: str | None = None,
         failed: statistics.Failed = "leave out",
+        *,
+        pass_at: int | None = None,
+        pass_all: int | None = None,
     ) -> DataFrame:
         """Compare variants: the mean score of each with its interval, and paired differences.
 
-        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
+        Attempts of a row are averaged. The direction is that of the scorer (`better="lower"`); of
+        the measures less is better. Labels are compared by the share of each.
 
         Args:
-            score: the scorer; may be left out where there is one.
+            score: the scorer; may be left out where there is one. Or a measure of answered cases:
+                `cost_usd`, `tokens`, `duration_ms`, `turns`.
             over: the axis whose labels are compared; default: the first with several labels.
-            by: axes whose labels are kept apart; default: all others.
+            by: axes and columns of the table that are kept apart; default: all other axes.
             baseline: the label that the others are compared with; default: the first.
             failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
                 score is missing in both cases.
+            pass_at: compare pass@k, the chance that at least one of so many attempts is right.
+            pass_all: compare pass^k, the chance that all of so many attempts are right.
 
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
-            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
+            baseline, `adjusted` (p, by Holm for all comparisons of the table), `detectable` (the
+            smallest true difference that 4 of 5 such comparisons would show), `verdict`, `pairs`,
+            `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`, `note`.
 
         Raises:
-            UsageError: there is no such score, axis or label, or the scores are labels.
+            UsageError: there is no such score, axis, column or label, or an option does not fit.
         """
+        results, axes = self.results(), [*self.axes]
+        cells = cells_of_results(results, score, axes)
+        if by is not None and not {*([by] if isinstance(by, str) else by)} <= {*axes}:
+            cells = with_table_columns(cells, results)
         return statistics.compare(
-            self.cells(score),
-            [*self.axes],
+            cells,
+            axes,
             over=over,
             by=by,
             baseline=None if baseline is None else str(baseline),
             failed=failed,
+            better=direction_of(results, score),
+            is_measure=score in MEASURES and score not in score_names(results),
+            pass_at=pass_at,
+            pass_all=pass_all,
         )
 
     def diff(
@@ -104,7 +128,16 @@ class BatchResults(ABC):
         over: str | None = None,
     ) -> DataFrame:
         """Return the rows whose score differs between two labels, with both answers and runs."""
-        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+        results, axes = self.results(), [*self.axes]
+        return statistics.flips(
+            cells_of_results(results, score, axes),
+            axes,
+            a,
+            b,
+            only=only,
+            over=over,
+            better=direction_of(results, score),
+        )
 
     def plot(self, score: str | None = None, **options: Any) -> Figure:
         """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""
