@@ -18,7 +18,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import Better
 from nbagent.lab import statistics
 from nbagent.lab.check_result import CheckResult
-from nbagent.lab.frames import cells_of_results, score_names
+from nbagent.lab.frames import MEASURES, cells_of_results, direction_of, score_names
 from nbagent.lab.joined_results import BATCH_AXIS, JoinedResults, join_results
 from nbagent.view.text_format import format_cost, one_line, pluralize
 
@@ -159,6 +159,8 @@ def _has_failed(case: CaseResult) -> bool:
 
 def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
     """Yield a check if cases with an answer lack a score. A scorer may return None on purpose."""
+    if _is_measure(results, score):
+        return
     unscored = [
         case
         for case in results
@@ -212,6 +214,7 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
         by=others,
         failed=_failed_value(cells, better),
         better=better,
+        is_measure=_is_measure(results, score),
     )
     by_variant = _by_variant(results)
     for row in compared.to_dict("records"):
@@ -235,15 +238,6 @@ def _failed_value(cells: Any, better: Better) -> statistics.Failed:
     """Count a case without an answer as 0 where 0 is the worst score."""
     is_share = bool(cells["value"].dropna().map(_is_share).all())
     return "zero" if is_share and better == "higher" else "leave out"
-
-
-def _better(results: Sequence[CaseResult], score: str) -> Better:
-    """Return the direction of a score."""
-    for case in results:
-        for own in case.scores:
-            if own.scorer == score:
-                return own.better
-    return "higher"
 
 
 def _is_share(value: Any) -> bool:
@@ -277,10 +271,16 @@ def _worst(cases: Sequence[CaseResult], score: str, limit: float, sign: str) -> 
     )
 
 
+def _is_measure(results: Sequence[CaseResult], score: str) -> bool:
+    """True for the cost, tokens, time and turns of a case, which need no scorer."""
+    return score in MEASURES and score not in score_names(results)
+
+
 def _value(case: CaseResult, score: str) -> float | None:
-    values = [own.value for own in case.scores if own.scorer == score]
-    numbers = [float(value) for value in values if isinstance(value, bool | int | float)]
-    return sum(numbers) / len(numbers) if numbers else None
+    value: Any = next((own.value for own in case.scores if own.scorer == score), None)
+    if value is None and score in MEASURES and case.status == "ok":
+        value = MEASURES[score](case)
+    return float(value) if isinstance(value, bool | int | float) else None
 
 
 def _number(value: Any) -> float | None:
@@ -339,7 +339,7 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
     axes = _axes(joined.results)
     cells: Any = cells_of_results(joined.results, score, axes)
     others = [axis for axis in axes if axis != BATCH_AXIS]
-    better = _better(joined.results, score)
+    better = direction_of(joined.results, score)
     compared: Any = statistics.compare(
         cells,
         axes,
@@ -348,6 +348,7 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
         baseline=_BASELINE,
         failed=_failed_value(cells, better),
         better=better,
+        is_measure=_is_measure(joined.results, score),
     )
     worse: Any = statistics.flips(
         cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS, better=better
@@ -367,6 +368,8 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
 
 def _check_versions(joined: JoinedResults, score: str) -> None:
     """Refuse scores that two versions of a scorer gave."""
+    if _is_measure(joined.results, score):
+        return
     versions: dict[str, set[int]] = {label: set() for label in joined.labels}
     for case in joined.results:
         versions[case.labels[BATCH_AXIS]] |= {

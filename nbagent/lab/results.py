@@ -20,7 +20,14 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
 from nbagent.lab.check_result import CheckResult
-from nbagent.lab.frames import cells_of_results, frame_of_results
+from nbagent.lab.frames import (
+    MEASURES,
+    cells_of_results,
+    direction_of,
+    frame_of_results,
+    score_names,
+    with_table_columns,
+)
 from nbagent.lab.gate import Requirements, check_results
 from nbagent.lab.joined_results import BATCH_AXIS, join_results, joined_labels
 from nbagent.lab.plan import key_text
@@ -122,42 +129,60 @@ class BatchResults(ABC):
         failed: statistics.Failed = "leave out",
         *,
         score: str | None = None,
+        pass_at: int | None = None,
+        pass_all: int | None = None,
     ) -> DataFrame:
         """Compare variants: the mean score of each with its interval, and paired differences.
 
-        `a.compare(b)` compares two batches: a column `batch` names them, and rows of the same key
-        and cells are pairs. A warning counts the rows that are not.
+        Attempts of a row are averaged. The direction is that of the scorer (`better="lower"`); of
+        the measures less is better. Labels are compared by the share of each.
 
-        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
+        `first.compare(second)` compares two batches: the column `batch` names them, and rows of
+        the same key and cells are pairs. A warning counts the rows that are none.
 
         Args:
-            score_or_batch: the scorer; may be left out where there is one. Or another batch.
-            score: the scorer, beside another batch.
+            score_or_batch: the scorer; may be left out where there is one. Or a measure of answered
+                cases: `cost_usd`, `tokens`, `duration_ms`, `turns`. Or another batch.
+            score: the scorer or measure, beside another batch.
             over: the axis whose labels are compared; default: the first with several labels.
-            by: axes whose labels are kept apart; default: all others.
+            by: axes and columns of the table that are kept apart; default: all other axes.
             baseline: the label that the others are compared with; default: the first.
             failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
                 score is missing in both cases.
+            pass_at: compare pass@k, the chance that at least one of so many attempts is right.
+            pass_all: compare pass^k, the chance that all of so many attempts are right.
 
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
-            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
+            baseline, `adjusted` (p, by Holm for all comparisons of the table), `detectable` (the
+            smallest true difference that 4 of 5 such comparisons would show), `verdict`, `pairs`,
+            `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`, `note`.
 
         Raises:
-            UsageError: there is no such score, axis or label, or the scores are labels.
+            UsageError: there is no such score, axis, column or label, or an option does not fit.
         """
         if isinstance(score_or_batch, BatchResults):
-            joined = self._joined(score_or_batch)
-            return joined.compare(score, over or BATCH_AXIS, by, baseline, failed)
+            return self._joined(score_or_batch).compare(
+                score, over or BATCH_AXIS, by, baseline, failed, pass_at=pass_at, pass_all=pass_all
+            )
         if score_or_batch is not None and score is not None:
             raise UsageError(f"the score is given twice: {score_or_batch!r} and {score!r}")
+        score = score_or_batch or score
+        results, axes = self.results(), [*self.axes]
+        cells = cells_of_results(results, score, axes)
+        if by is not None and not {*([by] if isinstance(by, str) else by)} <= {*axes}:
+            cells = with_table_columns(cells, results)
         return statistics.compare(
-            self.cells(score_or_batch or score),
-            [*self.axes],
+            cells,
+            axes,
             over=over,
             by=by,
             baseline=None if baseline is None else str(baseline),
             failed=failed,
+            better=direction_of(results, score),
+            is_measure=score in MEASURES and score not in score_names(results),
+            pass_at=pass_at,
+            pass_all=pass_all,
         )
 
     def diff(
@@ -177,7 +202,16 @@ class BatchResults(ABC):
             return self._joined(a).diff(*labels, score=score, only=only, over=BATCH_AXIS)
         if b is None:
             raise UsageError(f"{a!r} is compared with nothing; give two labels, or another batch")
-        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+        results, axes = self.results(), [*self.axes]
+        return statistics.flips(
+            cells_of_results(results, score, axes),
+            axes,
+            a,
+            b,
+            only=only,
+            over=over,
+            better=direction_of(results, score),
+        )
 
     def _joined(self, other: BatchResults) -> CaseResults:
         """Join it with another batch; warn of the rows that are no pairs."""

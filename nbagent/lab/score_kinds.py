@@ -44,7 +44,7 @@ class Scores:
     """Column of the labels whose shares these are."""
 
 
-def scores_of_cases(cells: DataFrame, better: Better) -> Scores:
+def scores_of_cases(cells: DataFrame, better: Better, *, is_measure: bool = False) -> Scores:
     """Return the scores of cases; each label of a scorer of labels has cases of its own."""
     frame = cast("Any", cells)
     is_scored = frame["state"] == "scored"  # a person may have scored a failed run
@@ -57,7 +57,7 @@ def scores_of_cases(cells: DataFrame, better: Better) -> Scores:
     scale = math.ldexp(1.0, exponent) if abs(exponent) > _MAX_EXPONENT else 1.0
     return Scores(
         frame=frame.assign(value=frame["value"] / scale),
-        is_share=bool(values.isin([0, 1]).all()),
+        is_share=not is_measure and bool(values.isin([0, 1]).all()),
         has_rights=better == "higher" and bool(values.between(0, 1).all()),
         names=verdict_names(better),
         only_value=float(values.iloc[0]) if len(values) and values.nunique() == 1 else None,

@@ -105,6 +105,7 @@ def compare(
     baseline: str | None = None,
     failed: Failed = "leave out",
     better: Better = "higher",
+    is_measure: bool = False,
     pass_at: int | None = None,
     pass_all: int | None = None,
 ) -> DataFrame:
@@ -126,6 +127,7 @@ def compare(
         baseline: the label that the others are compared with; the first one if not given.
         failed: leave failed cases out of the means, or count them as 0.
         better: direction of the score.
+        is_measure: the values are amounts, like tokens; 0 and 1 are then no shares.
         pass_at: compare the chance that at least one of so many attempts is right (pass@k).
         pass_all: compare the chance that all of so many attempts are right (pass^k).
 
@@ -147,7 +149,7 @@ def compare(
     over = checked_axis(names, over) if over is not None else first_varied_axis(frame, names)
     of_table = [name for name in frame.columns if name not in (*_OF_CASES, *names)]
     apart = grouping_columns(names, of_table, over, by)
-    scores = scores_of_cases(frame, better)
+    scores = scores_of_cases(frame, better, is_measure=is_measure)
     options = _Options(
         over=over,
         apart=[*apart, scores.label_column] if scores.label_column else apart,

@@ -80,6 +80,7 @@ FAILING: dict[str, tuple[CaseResults, dict[str, Any], str, list[str]]] = {
         ["8", "9"],
     ),
     "cost": (rows(3), {"max_cost_usd": 1.0}, "cost ≤ $1.0000", []),
+    "a-measure": (rows(2), {"max": {"duration_ms": 10}}, "duration_ms ≤ 10", ["0", "1"]),
     "baseline": (
         rows(40, 20),
         {"not_worse_than": rows(40)},
@@ -116,6 +117,7 @@ PASSING: dict[str, tuple[CaseResults, dict[str, Any]]] = {
         {"max_failed": 0.1},
     ),
     "cost": (rows(2), {"max_cost_usd": 1}),
+    "measures": (rows(9), {"max": {"duration_ms": 13, "cost_usd": 0.5}, "baseline": rows(9)}),
     "better": (rows(40), {"not_worse_than": rows(40, 20), "max_worse": 0}),
     "a-scorer-may-say-nothing": (rows(4), {"min": {"exact": 1}}),
 }
