@@ -52,6 +52,10 @@ def load_batch(path: str | os.PathLike[str]) -> SavedBatch:
         UsageError: it cannot be read, is damaged, or was saved by a newer version.
     """
     file = to_path(path, "path")
+    if file.suffix == ".ipynb":
+        raise UsageError(
+            f"{file} is a notebook; nbagent.read_notebook({str(file)!r}).batch() is its batch"
+        )
     try:
         return read_file_text(_read(file))
     except SavedBatchError as error:

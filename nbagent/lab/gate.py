@@ -15,7 +15,7 @@ from typing import Any, cast
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.checks import Check, CheckedRow
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.records import Better
+from nbagent.contracts.records import Better, ScoreRecord
 from nbagent.lab import statistics
 from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import MEASURES, cells_of_results, direction_of, score_names
@@ -200,6 +200,9 @@ def _cost(results: Sequence[CaseResult], limit: float) -> Check:
 
 # Means
 
+_Scored = tuple[CaseResult, float | None]
+"""A case and its score."""
+
 
 def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -> Iterator[Check]:
     """Yield a check of the mean of a score for each variant."""
@@ -216,7 +219,10 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
         better=better,
         is_measure=_is_measure(results, score),
     )
-    by_variant = _by_variant(results)
+    values = cells["value"].tolist()
+    by_variant: dict[str, list[_Scored]] = {}
+    for case, value in zip(results, values, strict=True):
+        by_variant.setdefault(case.variant, []).append((case, _number(value)))
     for row in compared.to_dict("records"):
         variant = " · ".join(str(row[axis]) for axis in axes)
         mean = _number(row["mean"])
@@ -252,9 +258,8 @@ def _mean_text(mean: float | None, row: Mapping[str, Any]) -> str:
     return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')})"
 
 
-def _worst(cases: Sequence[CaseResult], score: str, limit: float, sign: str) -> dict[str, Any]:
+def _worst(scored: Sequence[_Scored], score: str, limit: float, sign: str) -> dict[str, Any]:
     """Name the cases that keep the mean from its limit, the worst first."""
-    scored = [(case, _value(case, score)) for case in cases]
     bad = [
         (case, value)
         for case, value in scored
@@ -276,13 +281,6 @@ def _is_measure(results: Sequence[CaseResult], score: str) -> bool:
     return score in MEASURES and score not in score_names(results)
 
 
-def _value(case: CaseResult, score: str) -> float | None:
-    value: Any = next((own.value for own in case.scores if own.scorer == score), None)
-    if value is None and score in MEASURES and case.status == "ok":
-        value = MEASURES[score](case)
-    return float(value) if isinstance(value, bool | int | float) else None
-
-
 def _number(value: Any) -> float | None:
     try:
         return float(value)
@@ -292,13 +290,6 @@ def _number(value: Any) -> float | None:
 
 def _axes(results: Sequence[CaseResult]) -> list[str]:
     return [*dict.fromkeys(axis for case in results for axis in case.labels)]
-
-
-def _by_variant(results: Sequence[CaseResult]) -> dict[str, list[CaseResult]]:
-    by_variant: dict[str, list[CaseResult]] = {}
-    for case in results:
-        by_variant.setdefault(case.variant, []).append(case)
-    return by_variant
 
 
 # The baseline
@@ -323,7 +314,9 @@ def _common_scores(joined: JoinedResults) -> list[str]:
     ]
     names = [score for score in score_names(sides[0]) if score in score_names(sides[1])]
     numeric = [
-        score for score in names if any(_value(case, score) is not None for case in sides[0])
+        score
+        for score in names
+        if any(_is_number_score(own, score) for case in sides[0] for own in case.scores)
     ]
     if not numeric:
         raise UsageError(
@@ -331,6 +324,10 @@ def _common_scores(joined: JoinedResults) -> list[str]:
             f"{', '.join(score_names(sides[0])) or 'none'}"
         )
     return numeric
+
+
+def _is_number_score(score: ScoreRecord, name: str) -> bool:
+    return score.scorer == name and isinstance(score.value, bool | int | float)
 
 
 def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iterator[Check]:

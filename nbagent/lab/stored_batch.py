@@ -233,6 +233,8 @@ def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> Ba
 def _open_batch(store: Store, name: str) -> StoredBatch:
     """Open a batch of a store; the error suggests the nearest name."""
     doc = batch_doc(store, name)
+    if doc is None and name.endswith(".json"):
+        raise UsageError(f"there is no batch {name!r}; nbagent.read_batch({name!r}) reads a file")
     if doc is None:
         known = batch_names(store)
         hint = nearest_or_all(name, known, "the batches are") or "; the store has none"

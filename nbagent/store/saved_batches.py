@@ -43,7 +43,8 @@ _BY_COLUMN = ("run_id", "duration_ms")
 _TEXTS = ("text", "prompt", "why")
 _CELLS = ("cells", "output")
 _NOT_SAVED = {"run_id", "at", "row", "judge_run_id"}
-"""Fields of a score: its case has the run, the head the time; the others are traces."""
+"""Fields of a score: its case has the run, the last line the time; of `row` it is saved whether
+there is one, which a label by hand has not."""
 _NOTEBOOK_BYTES = 1_000_000
 _VERSIONS = {"version": VERSION, "oldest_reader": VERSION + 1}
 """An nbagent that knows no saved batches says that a newer one is needed."""
@@ -239,6 +240,8 @@ def _score_json(score: ScoreRecord, cuts: _Cuts) -> dict[str, Any]:
     made = score.model_dump(
         mode="json", exclude=_NOT_SAVED, exclude_none=True, exclude_defaults=True
     )
+    if score.row is None:
+        made["by_hand"] = True
     for name in ("reason", "error"):
         if name in made:
             made[name] = cuts.text(made[name])
@@ -314,7 +317,11 @@ def _read_cases(cases: Sequence[Any], last: Any) -> tuple[CaseResult, ...]:
     for position, case in enumerate(cases):
         mine = {name: values[position] for name, values in columns.items()}
         run_id = mine["run_id"] or ""
-        scores = [{**score, "run_id": run_id, "at": at} for score in case.get("scores", ())]
+        own = {"run_id": run_id, "at": at}
+        scores: list[dict[str, Any]] = [
+            {**score, **own, "row": None if score.get("by_hand") else {}}
+            for score in case.get("scores", ())
+        ]
         complete.append({**case, **mine, "run_id": run_id, "scores": scores})
     if any(len(values) != len(cases) for values in columns.values()):
         raise SavedBatchError("it is damaged: the ids of its runs do not fit its cases")

@@ -31,7 +31,9 @@ HOSTILE = "a]]>\x00\x1b[31m <b>&\u202e|`![x](http://evil.example/x.png) \ud800\n
 
 def case(row: Any, value: Any = True, **more: Any) -> CaseResult:
     """One case; `value` is its score `exact`."""
-    score = ScoreRecord(run_id=f"run {row}", scorer="exact", value=value, by="function", at=AT)
+    score = ScoreRecord(
+        run_id=f"run {row}", scorer="exact", value=value, by="function", at=AT, row={}
+    )
     fields: dict[str, Any] = {
         "row_key": str(row),
         "labels": {},
@@ -308,7 +310,17 @@ def full() -> CaseResult:
         recorded_usd=0.25,
         output={"output_city": "Oslo"},
         tools=(ToolUse(name="look", calls=2, failed=1),),
+        scores=(
+            *case(1).scores,
+            ScoreRecord(
+                run_id="run 1", scorer="mood", value="good", by="anna", reason="friendly", at=AT
+            ),
+        ),
     )
+
+
+def score_named(result: CaseResult, name: str) -> ScoreRecord:
+    return next(score for score in result.scores if score.scorer == name)
 
 
 def test_a_saved_batch_is_read_as_it_was(tmp_path: Path) -> None:
@@ -316,6 +328,8 @@ def test_a_saved_batch_is_read_as_it_was(tmp_path: Path) -> None:
     read = nbagent.read_batch(file)
     plain = {"n": 1, "at": "2026-01-01T00:00:00", "share": 0.5, "none": None}
     assert read.results() == (replace(full(), cells=plain),)
+    by_hand = score_named(read.results()[0], "mood")
+    assert (by_hand.row, by_hand.reason) == (None, "friendly")
     assert read.axes == {"prompt": ["v1"]}
     assert repr(read) == "<SavedResults b, 1 case>"
     before = file.read_bytes()
@@ -420,9 +434,13 @@ def test_a_field_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
     assert nbagent.read_batch(file).results() == rows(3).results()
 
 
-def test_a_folder_is_no_baseline(tmp_path: Path) -> None:
+def test_what_is_no_baseline_is_told_where_to_go(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="it is no file"):
         nbagent.read_batch(tmp_path)
+    with pytest.raises(UsageError, match=r"read_notebook\('x.ipynb'\)\.batch"):
+        nbagent.read_batch("x.ipynb")
+    with pytest.raises(UsageError, match=r"read_batch\('x.json'\) reads a file"):
+        nbagent.batch("x.json")
 
 
 # From the store
