@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,3 +46,19 @@ class Check:
     def title(self) -> str:
         """The requirement with its variant."""
         return f"{self.name} [{self.variant}]" if self.variant else self.name
+
+
+def failed_rows(checks: Sequence[Check]) -> list[CheckedRow]:
+    """Return the rows of the checks that failed, each once, with all reasons."""
+    rows: dict[tuple[str, str], CheckedRow] = {}
+    for row in (row for check in checks if not check.ok for row in check.rows):
+        key = (row.row_key, row.variant)
+        before = rows.get(key, row)
+        reasons = dict.fromkeys((*before.why.split("; "), *row.why.split("; ")))
+        rows[key] = replace(before, why="; ".join(reasons))
+    return [*rows.values()]
+
+
+def n_unnamed_rows(checks: Sequence[Check]) -> int:
+    """Count the rows of failed checks beyond those that they name."""
+    return max((check.n_rows - len(check.rows) for check in checks if not check.ok), default=0)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from xml.sax.saxutils import escape, quoteattr
 
-from nbagent.contracts.checks import Check, CheckedRow
+from nbagent.contracts.checks import Check, CheckedRow, failed_rows, n_unnamed_rows
 from nbagent.view.text_format import one_line, pluralize, sanitize_value
 
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
@@ -35,18 +35,22 @@ def junit_xml(name: str, checks: Sequence[Check]) -> str:
 
 def _test_case(name: str, check: Check) -> list[str]:
     start = f"<testcase classname={_attribute(name)} name={_attribute(check.title)}"
-    text = "\n".join([check.result, *([check.advice] if check.advice else []), *_row_lines(check)])
+    text = "\n".join(
+        [
+            check.result,
+            *([check.advice] if check.advice else []),
+            *_lines(check.rows, check.n_rows - len(check.rows)),
+        ]
+    )
     if check.ok:
         return [f"{start}><system-out>{_content(text)}</system-out></testcase>"]
     failure = f"<failure message={_attribute(check.result)}>{_content(text)}</failure>"
     return [f"{start}>{failure}</testcase>"]
 
 
-def _row_lines(check: Check) -> list[str]:
-    lines = [f"row {one_line(_title(row), _ROW_CHARS)}: {_row_text(row)}" for row in check.rows]
-    if check.n_rows > len(check.rows):
-        lines.append(f"and {pluralize(check.n_rows - len(check.rows), 'more row')}")
-    return lines
+def _lines(rows: Sequence[CheckedRow], n_more: int) -> list[str]:
+    lines = [f"row {one_line(_title(row), _ROW_CHARS)}: {_row_text(row)}" for row in rows]
+    return [*lines, f"and {pluralize(n_more, 'more row')}"] if n_more else lines
 
 
 def _title(row: CheckedRow) -> str:
@@ -81,10 +85,8 @@ def markdown_report(name: str, checks: Sequence[Check], notes: Sequence[str] = (
         "|---|---|---|",
         *map(_table_row, checks),
     ]
-    for check in failed:
-        if check.rows:
-            lines += ["", f"**{_plain(check.title)}**", ""]
-            lines += [f"- {_plain(line)}" for line in _row_lines(check)]
+    if rows := failed_rows(checks):
+        lines += ["", *(f"- {_plain(line)}" for line in _lines(rows, n_unnamed_rows(checks)))]
     if notes:
         lines += ["", *(f"{_plain(note)}\n" for note in notes)]
     return "\n".join(lines).rstrip() + "\n"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.checks import Check
+from nbagent.contracts.checks import Check, failed_rows, n_unnamed_rows
 from nbagent.contracts.errors import NbagentError
 from nbagent.export.check_reports import junit_xml, markdown_report
 from nbagent.store.dataframes import frame_of
@@ -88,7 +89,7 @@ class CheckResult:
             )
             for check in self.checks
         ]
-        parts = [_rows_listing(check) for check in failures if check.rows]
+        parts = [_rows_listing(self.checks)] if any(check.rows for check in failures) else []
         return Listing(
             title=f"check of {self.name}: {state}",
             columns=("", "check", "result"),
@@ -109,11 +110,14 @@ class CheckResult:
         return self._listing()._repr_mimebundle_()  # pyright: ignore[reportPrivateUsage]
 
 
-def _rows_listing(check: Check) -> Listing:
-    more = check.n_rows - len(check.rows)
+def _rows_listing(checks: Sequence[Check]) -> Listing:
+    rows, more = failed_rows(checks), n_unnamed_rows(checks)
+    has_variants = any(row.variant for row in rows)
     return Listing(
-        title=f"{check.title}: rows",
-        columns=("row", "variant", "why", "answer"),
-        rows=[(row.row_key, row.variant, row.why, row.text) for row in check.rows],
+        columns=("row", *(("variant",) if has_variants else ()), "why", "answer"),
+        rows=[
+            (row.row_key, *((row.variant,) if has_variants else ()), row.why, row.text)
+            for row in rows
+        ],
         notes=[f"and {pluralize(more, 'more row')}"] if more else [],
     )

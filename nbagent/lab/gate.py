@@ -411,7 +411,7 @@ def _not_worse(
         hi=hi,
         limit=0.0,
         advice="" if is_worse else _could_show(row),
-        **(_flip_rows(score, flips) if is_worse else {}),
+        **(_flip_rows(score, variant, flips) if is_worse else {}),
     )
 
 
@@ -432,14 +432,15 @@ def _few_worse(score: str, variant: str, flips: Sequence[Mapping[str, Any]], lim
         result=pluralize(len(flips), "row"),
         value=float(len(flips)),
         limit=float(limit),
-        **({} if is_met else _flip_rows(score, flips)),
+        **({} if is_met else _flip_rows(score, variant, flips)),
     )
 
 
-def _flip_rows(score: str, flips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _flip_rows(score: str, variant: str, flips: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     rows = tuple(
         CheckedRow(
             row_key=str(flip["row_key"]),
+            variant=variant,
             why=f"{score} {_number(flip[f'value_{_BASELINE}']):g} → "
             f"{_number(flip[f'value_{_NOW}']):g}",
             text=one_line(_text(flip[f"text_{_NOW}"]), _TEXT_CHARS),
