@@ -57,6 +57,7 @@ from nbagent.store.batches import (
     runs_of_batch,
 )
 from nbagent.store.provider_batches import waiting_notes
+from nbagent.store.saved_batches import batch_reference
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
@@ -126,6 +127,8 @@ class Batch(BatchInStore):
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
+        self._record: dict[str, Any] = {}
+        """Its saved form while it works: its name; at its end all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -249,7 +252,7 @@ class Batch(BatchInStore):
                 if n_runs(self._store, self.name) != self._n_known_runs:
                     self._find_done()  # another handle or process continued it
                 runner = self._runner = self._new_runner(asks=asks)
-                runner.state = "Running"
+                runner.state, self._record = "Running", batch_reference(self.name)
                 self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
                 # A stop comes from any thread; the runner belongs to the engine's.
@@ -296,7 +299,24 @@ class Batch(BatchInStore):
         finally:
             withdraw_stop()  # the token may live on, and would keep all cases alive
             self._release()
+            await self._make_record()
             self._show(runner.progress(), is_end=True)
+
+    async def _make_record(self) -> None:
+        """Make what a saved notebook holds, in a thread: it reads all cases, other runs go on."""
+        if self._view is None or not self._view.saves_record:
+            return
+        try:
+            self._record = await asyncio.to_thread(super().notebook_record)
+        except Exception:
+            # Without its cases the saved picture still names the batch.
+            _log.debug("no record of the batch for the notebook", exc_info=True)
+
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        if self.is_at_work or self._runner.state == "Running":
+            return self._record
+        return super().notebook_record()
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
@@ -438,7 +458,7 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"await_end"})
+        return public_names(super().__dir__(), {"await_end", "notebook_record"})
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -449,7 +469,7 @@ class Batch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress):
+        if not frontend().show_batch(self.progress, self):
             print(self)
 
 

@@ -184,7 +184,7 @@ def table_of(data: Any, key: str | None) -> Table:
     data = data.copy()
     key_column: Any = data.index if key is None else data.iloc[:, columns.index(str(key))]
     key_values: list[Any] = key_column.tolist()
-    if any(map(_is_missing, key_values)):
+    if any(map(is_missing, key_values)):
         raise UsageError(f"{_key_text_source(key)} has missing values; each row needs a plain key")
     keys = tuple(map(key_text, key_values))
     if doubles := [double for double, n in Counter(keys).items() if n > 1][:3]:
@@ -221,7 +221,7 @@ def _pandas_of(data: Any) -> DataFrame:
     )
 
 
-def _is_missing(key: Any) -> bool:
+def is_missing(key: Any) -> bool:
     try:
         return key is None or bool(key != key)
     except (TypeError, ValueError, ArithmeticError):  # pandas.NA, an array, a signaling NaN

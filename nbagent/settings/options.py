@@ -460,9 +460,10 @@ class Settings(_Shared):
     )
     records = Option[str](
         "",
-        "the records of runs in the metadata of a saved notebook, which a published page may hold, "
-        "too: all; own: without what tools returned, printed and displayed; off: only the run's "
-        "id. The displayed picture shows the start of each result in any case",
+        "the records of runs and batches in the metadata of a saved notebook, which a published "
+        "page may hold, too: all; own: without what tools returned, printed and displayed; off: "
+        "only a run's id or a batch's name. The displayed picture shows the start of each result "
+        "in any case",
         default="all",
         choices=("off", "own", "all"),
     )

@@ -172,8 +172,14 @@ def _score_row(score: ScoreRecord) -> Row:
         "label": value if kind == "label" else None,
         "scored_by": score.by,
         "at": to_us(score.at),
-        "doc": None if score.row is None else {"row": score.row},
+        "doc": None if score.row is None else _score_doc(score),
     }
+
+
+def _score_doc(score: ScoreRecord) -> dict[str, Any]:
+    """Return the fields that have no column; most scores have the usual direction."""
+    direction = {} if score.better == "higher" else {"better": score.better}
+    return {"row": score.row, **direction}
 
 
 def _score(row: Row) -> ScoreRecord:
