@@ -307,14 +307,14 @@ class Runner:
         """Read all existing scores at once, and find the missing ones. Any thread.
 
         Raises:
-            UsageError: a person's label has the name and version of a scorer; it would be replaced.
+            UsageError: a person's label has the name and version of a scorer; it would not count.
         """
         done = [entry.run_id for entry in self.entries if entry.status == "ok"]
         now = {scorer.name: scorer.version for scorer in self._scorers}
         scores = scores_of(self._store, done)
         for score in scores:
             self._earlier_scores.setdefault(score.run_id, []).append(score)
-            if score.row is None and now.get(scorer_name(score)) == score.version:
+            if score.is_label and now.get(scorer_name(score)) == score.version:
                 raise UsageError(
                     f"run {score.run_id[:8]} has the score {score.scorer!r} by {score.by!r}, which "
                     "would be lost; give the scorer another name, or a higher version"

@@ -33,6 +33,8 @@ from nbagent.tools.functions.definition import code_body
 
 ScoreFunction = Callable[..., Any]
 """Function of a row and its run, sync or async."""
+FUNCTION = "function"
+"""Author of the scores of functions."""
 _STOP_GRACE_S = 1.0
 _MAX_LABEL_CHARS = 200
 TEXT_CHARS = 2_000
@@ -87,7 +89,7 @@ class ScoringContext:
 class Scorer(ABC):
     """Scores a run: a function, or a judge."""
 
-    by = "function"
+    by = FUNCTION
     """Author that its scores name, unless a judge's run names the model."""
 
     @property
