@@ -5,13 +5,12 @@ Values and rules only; nothing is started or stored here.
 
 from __future__ import annotations
 
-import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nbagent.contracts.case_results import CaseStatus
+from nbagent.contracts.case_results import CaseStatus, joint_scores
 from nbagent.contracts.records import Case, EngineTurn, RunInfo, RunRecord, ScoreRecord
 from nbagent.lab.plan import PlannedCase
 from nbagent.store.batches import CaseRecord, CaseRun
@@ -168,41 +167,9 @@ def current_scores(
 ) -> dict[str, ScoreRecord]:
     """Return the one score of a run for each name, with the counting versions.
 
-    People may have labelled the run; then it is `joint_score` of their labels.
+    The rule for several people is in `contracts.case_results`.
     """
-    labels: dict[str, dict[str, ScoreRecord]] = {}
-    by_name: dict[str, ScoreRecord] = {}
-    for score in counting_scores(scores, versions):
-        if score.is_label:
-            labels.setdefault(score.scorer, {})[score.by] = score
-        by_name[score.scorer] = score
-    # After two kernels scored at once, a name may have a scorer's score, too: people count.
-    return by_name | {name: joint_score([*own.values()]) for name, own in labels.items()}
-
-
-def joint_score(labels: Sequence[ScoreRecord]) -> ScoreRecord:
-    """Return the score of a run that several people labelled.
-
-    Its value is the mean of their numbers, or the label or verdict of the most. It has none if two
-    labels are equally frequent, or some are numbers and some are not.
-    """
-    if len(labels) == 1:
-        return labels[0]
-    people = ", ".join(label.by for label in labels)
-    values = [label.value for label in labels if label.value is not None]
-    return labels[-1].model_copy(
-        update={"value": _joint_value(values), "by": people, "reason": None}
-    )
-
-
-def _joint_value(values: Sequence[bool | float | str]) -> bool | float | str | None:
-    numbers = [float(value) for value in values if not isinstance(value, bool | str)]
-    if numbers and len(numbers) == len(values):
-        return math.fsum(numbers) / len(numbers)
-    if len({type(value) for value in values}) != 1:
-        return None
-    (first, n), *others = Counter(values).most_common(2)
-    return None if others and others[0][1] == n else first
+    return joint_scores(counting_scores(scores, versions))
 
 
 def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
