@@ -186,7 +186,7 @@ def test_text_of_a_model_is_text_and_a_secret_is_hidden() -> None:
 
 def test_what_cannot_be_a_review_or_a_label_is_refused() -> None:
     batch = answered("Two.")
-    batch.score(nbagent.scorer(name="theirs")(lambda row, run: True))
+    batch.score(nbagent.scorer(name="theirs")(lambda row, run: True))  # pyright: ignore
     refused: list[tuple[dict[str, Any], str]] = [
         ({"scale": 9}, "scale=9: give a whole number from 2 to 5"),
         ({"scale": True}, "scale=True: give a whole number"),

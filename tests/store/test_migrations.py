@@ -192,7 +192,7 @@ COLUMN = (
     f'    Column(name="n_notices", dtype="Int64", path=COMPUTED, since={VERSION + 1}),',
 )
 VALUE = ('"conversation_id": run.id', '"n_notices": len(run.notices), "conversation_id": run.id')
-"""A column of the next version as somebody would add it: its declaration, and the place of its value."""
+"""A column of the next version as somebody would add it: its declaration, and where its value is."""
 
 
 def run_code(folder: Path, script: str, home: Path, code: Path) -> str:
@@ -275,9 +275,7 @@ def test_a_store_that_needs_a_later_version_names_it_and_stays_as_it_is(
         c.commit()
     before = (home / FILE).read_bytes()
     later = VERSION + 2
-    said = (
-        rf"\(version {later} of the store; this one reads up to {VERSION}, and needs {later}\)\. Up"
-    )
+    said = rf"\(version {later} of the store; this one reads up to {VERSION}, and needs {later}\)"
     with pytest.raises(StoreError, match=said):
         Store.open(home)
     assert (home / FILE).read_bytes() == before
