@@ -93,11 +93,12 @@ def _joint_score(labels: Sequence[ScoreRecord]) -> ScoreRecord:
     values = [label.value for label in labels if label.value is not None]
     people = ", ".join(label.by for label in labels)
     return labels[-1].model_copy(
-        update={"value": _joint_value(values), "by": people, "reason": None}
+        update={"value": joint_value(values), "by": people, "reason": None}
     )
 
 
-def _joint_value(values: Sequence[bool | float | str]) -> bool | float | str | None:
+def joint_value(values: Sequence[bool | float | str]) -> bool | float | str | None:
+    """Return the mean of numbers, else the most frequent value; None for a tie or mixed kinds."""
     numbers = [float(value) for value in values if not isinstance(value, bool | str)]
     if numbers and len(numbers) == len(values):
         return math.fsum(numbers) / len(numbers)

@@ -64,6 +64,9 @@ class ScoreValue(NamedTuple):
     value: bool | float | str | None = None
     reason: str | None = None
     error: str | None = None
+    by: str | None = None
+    """Author, if another than that of the scorer's other scores."""
+    judge_run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +122,8 @@ class Scorer(ABC):
             verdict = await self._score(row, run, at)
         except Exception as error:
             verdict = ScorerResult([ScoreValue(self.name, error=self._raised(error))], self.by)
-        values = [
-            value for value in verdict.values if value.value is not None or value.error is not None
-        ]
+        # A judge may give a reason why there is no score.
+        values = [value for value in verdict.values if value[1:4] != (None, None, None)]
         # "No score" is stored too, otherwise each start would score this run again.
         values, now = values or verdict.values[:1] or [ScoreValue(self.name)], utc_now()
         return [
@@ -131,10 +133,10 @@ class Scorer(ABC):
                 version=self.version,
                 value=value.value,
                 reason=value.reason,
-                by=verdict.by,
+                by=value.by or verdict.by,
                 error=value.error and cut_middle(clean(value.error), TEXT_CHARS),
                 at=now,
-                judge_run_id=verdict.judge_run_id,
+                judge_run_id=value.judge_run_id or verdict.judge_run_id,
             )
             for value in values
         ]
