@@ -178,12 +178,12 @@ def _checked_sees(sees: object) -> tuple[str, ...]:
     parts = [sees] if isinstance(sees, str) else sees
     known = get_args(Sees)
     names = cast("Iterable[object]", parts) if isinstance(parts, list | tuple | set) else ()
-    chosen = {*names}
-    if not chosen or not chosen <= {*known}:
+    listed = [*names]
+    if not listed or any(name not in known for name in listed):
         raise UsageError(
             f"sees={safe_repr(sees, 100)}: give 'answer', 'tools' or ('answer', 'tools')"
         )
-    return tuple(name for name in known if name in chosen)
+    return tuple(name for name in known if name in listed)
 
 
 def _rules(sees: tuple[str, ...]) -> str:
