@@ -387,6 +387,24 @@ def _share_of_equal(sums: _Sums) -> Coefficient:
     return Coefficient(share, *_wilson(share, worth))
 
 
+def share_interval(
+    values: Sequence[float], rows: Sequence[str]
+) -> tuple[float | None, float | None, float | None]:
+    """Return the mean of values from 0 to 1 with its 95 % interval, clustered by rows."""
+    if not values:
+        return None, None, None
+    keys = [*dict.fromkeys(rows)]
+    sums, sizes = np.zeros(len(keys)), np.zeros(len(keys))
+    index = [keys.index(row) for row in rows]
+    np.add.at(sums, index, values)
+    np.add.at(sizes, index, 1.0)
+    share = float(sums.sum() / sizes.sum())
+    if len(keys) < FEWEST_CASES:
+        return share, None, None
+    without = (sums.sum() - sums) / (sizes.sum() - sizes)
+    return share, *_wilson(share, _worth(share, _jackknife_variance(without), len(keys)))
+
+
 def _without_each(sums: _Sums) -> Matrix:
     """Return the coefficient without each of the clusters."""
     return _one_less_ratio(

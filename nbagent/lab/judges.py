@@ -144,7 +144,7 @@ class Judge(Scorer):
         for name in self._needs or ():
             if name not in columns:
                 raise UsageError(f"the table has no column {name!r}{nearest_or_all(name, columns)}")
-        named = {name for name in columns if _names_column(self._rubric, name)}
+        named = {name for name in columns if names_column(self._rubric, name)}
         return shown_columns(row, named if self._needs is None else {*self._needs}, template)
 
     def _ask(self, row: Mapping[str, Any], run: Run, at: ScoringContext, calls: str) -> RunRequest:
@@ -285,7 +285,7 @@ def _server_call_text(number: int, tool_run: ToolRun) -> str:
     return _call_text(number, tool_run.tool_name, arguments, result)
 
 
-def _names_column(rubric: str, name: str) -> bool:
+def names_column(rubric: str, name: str) -> bool:
     """True if a rubric has a column's name as a word of its own."""
     return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", rubric) is not None
 

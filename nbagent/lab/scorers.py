@@ -111,6 +111,14 @@ class Scorer(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
+    def applies_to(self, run_id: str) -> bool:
+        """True if it scores this run."""
+        return True
+
+    def code_of(self, run_id: str) -> str:
+        """Hash of its code, and of what else its score of this run depends on."""
+        return self.code
+
     async def records(
         self, row: Mapping[str, Any], run: Run, at: ScoringContext
     ) -> list[ScoreRecord]:

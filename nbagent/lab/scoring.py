@@ -78,7 +78,11 @@ class Scoring:
             return []
         scores = self._earlier.get(case.run_id, ())
         row = fingerprints_of(case.planned.row, case.planned.row)
-        marked = [(scorer, {**row, _CODE_COLUMN: scorer.code}) for scorer in self._scorers]
+        marked = [
+            (scorer, {**row, _CODE_COLUMN: scorer.code_of(case.run_id)})
+            for scorer in self._scorers
+            if scorer.applies_to(case.run_id)
+        ]
         return [
             (scorer, marks)
             for scorer, marks in marked

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from nbagent.contracts.records import ScoreRecord
 from nbagent.lab.agreement import agreement
 from nbagent.providers.offline import call, script
 
-AT = pd.Timestamp("2026-01-01", tz="UTC").to_pydatetime()
+AT = datetime(2026, 1, 1, tzinfo=UTC)
 # A row for each subject: how many of 14 raters chose each of 5 categories (Fleiss 1971, table 1, as
 # it is given in most textbooks).
 FLEISS = [
@@ -88,9 +89,10 @@ def test_kappas_are_those_of_another_library(seed: int) -> None:
     np.add.at(table, (first - 1, second - 1), 1)
     rows: Any = np.stack([first, second, third], axis=1).astype(float).tolist()
     ordinal, nominal = agreement(cases_of(rows)), agreement(cases_of(rows), level="nominal")
-    quadratic = cohens_kappa(table, wt="quadratic")
+    quadratic: Any = cohens_kappa(table, wt="quadratic")
+    plain: Any = cohens_kappa(table)
     assert ordinal["kappa"].iloc[0] == pytest.approx(quadratic.kappa)
-    assert nominal["kappa"].iloc[0] == pytest.approx(cohens_kappa(table).kappa)
+    assert nominal["kappa"].iloc[0] == pytest.approx(plain.kappa)
     counts = [[row.count(value) for value in range(1, 6)] for row in rows]
     assert nominal["kappa"].iloc[-1] == pytest.approx(fleiss_kappa(np.array(counts)))
     # Theirs is the variance of large samples; ours is wider, and never narrower by more than a bit.
@@ -165,7 +167,7 @@ def test_verdicts_of_a_judge_are_compared_with_labels_of_people() -> None:
     ]
     assert everybody["kappa"].tolist() == [1.0] * 4
     assert everybody["n"].tolist() == [12] * 4
-    assert (everybody["lo"] < 0.75).all()
+    assert max(everybody["lo"]) < 0.75
     refused: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
         ((), {}, r"cannot be compared \(judge: verdict; anna: number; .* give right_from=4"),
         (("judge",), {}, r"needs two raters of the same answers, and there is 1: .*by='ben'"),
