@@ -44,7 +44,7 @@ HOMES = {
     "httpcore2": ("providers.transport",),
     "pandas": ("store.dataframes",),
     "narwhals": ("shown.foreign_frames",),
-    "numpy": ("store.dataframes", "lab.intervals"),
+    "numpy": ("store.dataframes", "lab.agreement", "lab.intervals"),
     "distributed": ("lab.remote",),
     "cloudpickle": ("lab.remote",),
     "sqlite3": ("store.connections",),

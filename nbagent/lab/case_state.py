@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nbagent.contracts.case_results import CaseStatus
+from nbagent.contracts.case_results import CaseStatus, joint_scores
 from nbagent.contracts.records import Case, EngineTurn, RunInfo, RunRecord, ScoreRecord
 from nbagent.lab.plan import PlannedCase
 from nbagent.store.batches import CaseRecord, CaseRun
@@ -192,15 +192,25 @@ def versions_of(scores: Iterable[ScoreRecord], now: Mapping[str, int]) -> dict[s
     return {**versions, **now}
 
 
+def counting_scores(
+    scores: Iterable[ScoreRecord], versions: Mapping[str, int]
+) -> list[ScoreRecord]:
+    """Return the scores of a run with the counting versions, of each person and scorer."""
+    return [
+        score
+        for score in scores
+        if score.version == versions.get(scorer_name(score), score.version)
+    ]
+
+
 def current_scores(
     scores: Iterable[ScoreRecord], versions: Mapping[str, int]
 ) -> dict[str, ScoreRecord]:
-    """Return the scores of a run with the counting versions, by name."""
-    return {
-        score.scorer: score
-        for score in scores
-        if score.version == versions.get(scorer_name(score), score.version)
-    }
+    """Return the one score of a run for each name, with the counting versions.
+
+    The rule for several people is in `contracts.case_results`.
+    """
+    return joint_scores(counting_scores(scores, versions))
 
 
 def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
