@@ -5,7 +5,7 @@ A live batch, a stored batch and a saved notebook all give a sequence of `CaseRe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,3 +66,12 @@ class CaseResult:
     def full_cost_usd(self) -> float | None:
         """Cost of its answer, also if a recording gave it: otherwise such a variant seems cheap."""
         return None if self.cost_usd is None else self.cost_usd + self.recorded_usd
+
+
+MEASURES: dict[str, Callable[[CaseResult], float | None]] = {
+    "cost_usd": lambda case: case.full_cost_usd,
+    "tokens": lambda case: case.total_tokens,
+    "duration_ms": lambda case: case.duration_ms,
+    "turns": lambda case: case.turns,
+}
+"""Measures of a case that need no scorer; of each, less is better. A score of the name counts."""

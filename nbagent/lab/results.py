@@ -10,10 +10,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.case_results import MEASURES, CaseResult
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.frames import (
-    MEASURES,
     cells_of_results,
     direction_of,
     frame_of_results,

@@ -159,9 +159,7 @@ class FunctionScorer(Scorer):
         own: str = getattr(function, "__name__", "<lambda>")
         if name is None and own == "<lambda>":
             raise UsageError("a scorer without a name: write nbagent.scorer(name='…')(function)")
-        super().__init__(
-            own if name is None else name, version, code_body(function), better=better
-        )
+        super().__init__(own if name is None else name, version, code_body(function), better=better)
         try:
             inspect.signature(function).bind("row", "run")
         except ValueError:
