@@ -111,4 +111,5 @@ def _variants(
 
 
 def _variant_label(variant: dict[str, Any], axes: list[str]) -> str:
-    return " · ".join(variant[name] for name in axes)
+    # A group of rows may have no value in its column of the table.
+    return " · ".join(variant[name] or "none" for name in axes)
