@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult, ToolUse, joint_scores
+from nbagent.contracts.case_results import MEASURES, CaseResult, ToolUse, joint_scores
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
@@ -132,15 +132,6 @@ def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "b
         None if value is None else str(value) if dtype == "string" else value for value in values
     ]
     return dataframes.array_of(dtype, cells)
-
-
-MEASURES: dict[str, Callable[[CaseResult], float | None]] = {
-    "cost_usd": lambda case: case.full_cost_usd,
-    "tokens": lambda case: case.total_tokens,
-    "duration_ms": lambda case: case.duration_ms,
-    "turns": lambda case: case.turns,
-}
-"""Measures of a case that need no scorer; of each, less is better. A score of the name counts."""
 
 
 def direction_of(results: Sequence[CaseResult], score: str | None) -> Better:

@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.case_results import MEASURES, CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.lab import agreement as agreements
@@ -22,7 +22,6 @@ from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
 from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import (
-    MEASURES,
     cells_of_results,
     direction_of,
     frame_of_results,

@@ -105,7 +105,7 @@ class Scorer(ABC):
 
     def __init__(self, name: str, version: int, does: Any, *, better: Better = "higher") -> None:
         self.name, self.version = checked_name(name), checked_version(version)
-        self.better = checked_direction(better)
+        self.better: Better = checked_direction(better)
         # The direction is stored with each score, so that another one scores again.
         self.code = sha_of(does if better == "higher" else [does, better])[:8]
         """Hash of its code: a corrected scorer scores again."""
