@@ -23,6 +23,7 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
+from nbagent.notebook.case_page import show_cases
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -34,6 +35,7 @@ from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
     BatchControls,
     BatchView,
+    CaseSource,
     Cell,
     Frontend,
     InputPrompt,
@@ -185,6 +187,14 @@ class NotebookFrontend(Frontend):
         else:
             button_actions.enable_buttons()
             ListOutput(search).show(runs)
+        return True
+
+    def show_cases(self, source: CaseSource) -> bool:
+        """Show the page over all cases: a widget, or a plain table where no page can show it."""
+        if not kernel.in_kernel():
+            return False
+        button_actions.enable_buttons()
+        show_cases(source)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

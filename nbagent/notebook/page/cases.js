@@ -4,7 +4,7 @@
 
 // Time that one slice may take.
 const SLICE_MS = 10;
-const FIRST_MS = 30;
+const FIRST_MS = 15;
 const FIRST_ROWS = 40;
 const BLOCK_ROWS = 25;
 const MAX_CHOICES = 200;
@@ -620,6 +620,8 @@ function createCases(root, source, before) {
   const widths = columns.map((field) =>
     WIDTHS[field] ?? (field.startsWith("axis") ? "8em" : "5em"));
   root.style.setProperty("--cols", widths.join(" "));
+  const short = heads.filter((head) => !head.matches(".nba-long")).length;
+  root.style.setProperty("--short", `repeat(${short}, minmax(0, 1fr))`);
   for (const head of heads) {
     head.setAttribute("role", "columnheader");
     head.setAttribute("scope", "col");
