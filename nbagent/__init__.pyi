@@ -52,6 +52,7 @@ from .lab.judges import judge as judge
 from .lab.review import score as score
 from .lab.scorers import Score as Score
 from .lab.scorers import scorer as scorer
+from .lab.stored_batch import batch as batch
 from .notebook.panel import panel as panel
 from .run import Run as Run
 from .run import forget as forget

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 from nbagent.frames import runs
 from nbagent.frames import tool_runs as calls
 from nbagent.frames import turns as all_turns
+from nbagent.lab.batch_figures import compare as compare
+from nbagent.lab.batch_figures import cost_quality as cost_quality
 from nbagent.run import load_figures
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-    from nbagent.lab.batch import Batch
 
 
 def tokens(**filters: Any) -> Figure:
@@ -52,68 +52,6 @@ def turns(**filters: Any) -> Figure:
     """Draw the durations of turns, by model."""
     rows = _rows(all_turns(**filters), "model", "duration_ms")
     return load_figures().durations([(model, ms / 1000) for model, ms in rows])
-
-
-# A batch
-
-
-def compare(batch: Batch, score: str | None = None, **options: Any) -> Figure:
-    """Draw the mean scores of a batch's variants with their intervals and verdicts.
-
-    Args:
-        batch: the batch that `agent.map` returned.
-        score: name of the score; not needed if the batch has only one.
-        options: those of `batch.compare`: `over`, `by`, `baseline`, `failed`.
-    """
-    axes, variants = _variants(batch, score, options)
-    rows = [
-        (
-            _variant_label(row, axes[:-1]),
-            row[axes[-1]],
-            row["mean"],
-            row["lo"],
-            row["hi"],
-            row["verdict"],
-        )
-        for row in variants
-        if row["mean"] is not None
-    ]
-    counts = {state: sum(row[state] for row in variants) for state in ("failed", "missing")}
-    more = "".join(f" · {n} {state}" for state, n in counts.items() if n)
-    score = score or "score"
-    return load_figures().means(
-        f"{score} by {axes[-1]}{more}", f"mean of {score}, 95 % interval", rows
-    )
-
-
-def cost_quality(batch: Batch, score: str | None = None, **options: Any) -> Figure:
-    """Draw the cost per case of each variant against its mean score, without unknown prices.
-
-    Arguments as in `compare`.
-    """
-    axes, variants = _variants(batch, score, options)
-    failed_count = options.get("failed") == "zero"  # Then `n` includes the failed cases.
-    rows = [
-        (_variant_label(row, axes), row["cost_usd"] / cases, row["mean"], row["lo"], row["hi"])
-        for row in variants
-        if row["mean"] is not None and row["cost_usd"] is not None
-        if (cases := row["n"] + (0 if failed_count else row["failed"]))
-    ]
-    return load_figures().cost_quality(f"mean of {score or 'score'}, 95 % interval", rows)
-
-
-def _variants(
-    batch: Batch, score: str | None, options: dict[str, Any]
-) -> tuple[list[str], list[dict[str, Any]]]:
-    """Return the axes, the compared one last, and the rows; missing cells are None."""
-    frame: Any = batch.compare(score, **options)
-    columns = frame.columns.tolist()
-    cells = frame.astype(object).where(frame.notna(), None)
-    return columns[: columns.index("mean")], cells.to_dict("records")
-
-
-def _variant_label(variant: dict[str, Any], axes: list[str]) -> str:
-    return " · ".join(variant[name] for name in axes)
 
 
 def _rows(frame: Any, *columns: str) -> list[tuple[Any, ...]]:

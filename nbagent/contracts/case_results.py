@@ -47,9 +47,13 @@ class CaseResult:
     turns: int | None = None
     total_tokens: int | None = None
     cost_usd: float | None = None
-    """USD of all its runs, including the original cost of answers from a recording."""
+    """USD of all its runs; None if no price is known."""
+    recorded_usd: float = 0.0
+    """USD that answers from a recording cost when they were new."""
     duration_ms: float | None = None
     tools: tuple[ToolUse, ...] = ()
+    output: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of an answer of a type, by column (`output_NAME`)."""
     scores: tuple[ScoreRecord, ...] = ()
     """Scores of the counting versions; several people may have given one name each a score."""
 
@@ -57,3 +61,8 @@ class CaseResult:
     def variant(self) -> str:
         """Its labels, joined."""
         return " · ".join(self.labels.values())
+
+    @property
+    def full_cost_usd(self) -> float | None:
+        """Cost of its answer, also if a recording gave it: otherwise such a variant seems cheap."""
+        return None if self.cost_usd is None else self.cost_usd + self.recorded_usd

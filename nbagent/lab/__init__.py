@@ -2,6 +2,7 @@
 
 A `batch` has planned cases (`plan`: rows × variants × repeats) and their states (`case_state`). Its
 `runner` lets an executor make the runs (`local`, or `remote` on a Dask cluster, which sends each as
-a `remote_task`). `scorers`, `judges` and a person (`review`) score the answers; `frames` and
-`statistics` give tables of the results.
+a `remote_task`). `scorers`, `judges` and a person (`review`) score the answers. Its `results` are
+read as `frames`, compared by `statistics` and drawn by `batch_figures`; a `stored_batch` is opened
+by its name from its `batch_document`.
 """

@@ -10,25 +10,24 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from nbagent import runtime
 from nbagent.contracts.approval import CallPreview
 from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
-from nbagent.lab import statistics
+from nbagent.lab.batch_document import map_doc, plan_doc
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
-from nbagent.lab.frames import Preflight, cells_of_batch, estimate, frame_of_batch
+from nbagent.lab.frames import Preflight, estimate, read_results
 from nbagent.lab.local import Executor, Local, Unattended
 from nbagent.lab.plan import (
     MapOptions,
-    PlannedCase,
     Variant,
     cache_key_options,
     cases_of,
     columns_used,
-    key_text,
     option_error,
     refuse_other_data,
     request_of_case,
@@ -36,9 +35,11 @@ from nbagent.lab.plan import (
     table_of,
     variants_of,
 )
+from nbagent.lab.results import axes_of
 from nbagent.lab.runner import Runner
 from nbagent.lab.scorers import as_scorers
-from nbagent.run import Run, open_run, public_names
+from nbagent.lab.stored_batch import BatchInStore
+from nbagent.run import public_names
 from nbagent.session.dry_run import plan_first_request
 from nbagent.session.frontend import BatchView, frontend
 from nbagent.session.project_trust import settings_notices
@@ -67,7 +68,7 @@ _active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
 
 
-class Batch:
+class Batch(BatchInStore):
     """Many runs of one agent: each row of a table in each variant, `repeat` times.
 
     It works in the background; `wait()` waits and runs synchronous tools in this thread.
@@ -108,8 +109,9 @@ class Batch:
         if how.stale is None:
             refuse_other_data(self.name, known, rows)
         # Rows of earlier calls stay, so that a later call with them is still checked.
-        self._doc = {"columns": used, "rows": {**known, **rows}}
         self._planned = cases_of(table, ready, how.repeat, self.name, names)
+        plan = plan_doc(table, self._planned, map_doc(template, how))
+        self._doc = {"columns": used, "rows": {**known, **rows}, **plan}
         # A store that falls back to memory would lose all further runs with the kernel.
         self._was_on_disk = self._store.path is not None
         templates = dict.fromkeys(text for variant in ready for text in variant.template.warnings)
@@ -333,9 +335,10 @@ class Batch:
         else:
             self._run_task.stop()
 
-    def resume(self) -> Batch:
+    def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
-        return self.start().wait()
+        self.start().wait()
+        return self
 
     def score(self, *scorers: Any) -> Batch:
         """Score the existing answers; no model except a judge's is asked.
@@ -364,112 +367,26 @@ class Batch:
     def _versions(self) -> dict[str, int]:
         return {scorer.name: scorer.version for scorer in self._scorers}
 
-    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """Return the run that answered a row, in the variant with these labels.
-
-        Raises:
-            UsageError: there is no such run (yet), or several.
-        """
-        matches = [
-            entry for entry in self._entries if _is_case(entry.planned, key, attempt, variant)
-        ]
-        if len(matches) != 1 or not matches[0].run_id:
-            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
-            raise UsageError(
-                f"there {problem} of row {key!r}, attempt {attempt}"
-                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
-                f"{', '.join(self.axes) or 'none'}"
-            )
-        return open_run(matches[0].run_id)
+    def results(self) -> tuple[CaseResult, ...]:
+        """Return all cases in their order: rows, then variants, then repeats."""
+        rows = [entry.planned.row for entry in self._entries]
+        return read_results(self._store, self._entries, self._versions, rows)
 
     @property
     def axes(self) -> dict[str, list[str]]:
         """Labels of each axis."""
-        labels = [variant_labels.variant.labels for variant_labels in self._preflights]
-        return {
-            axis: [*dict.fromkeys(variant_labels[axis] for variant_labels in labels)]
-            for axis in labels[0]
-        }
+        return axes_of([preflight.variant.labels for preflight in self._preflights])
 
-    def frame(self) -> DataFrame:
-        """Return one row per case: the table's columns, the variant, the run, its answer and
-        scores.
-
-        `run_id`, `ok`, `stop_reason`, `error`, `text`, `turns`, `total_tokens`, `cost_usd` (of all
-        runs of the case, USD), `duration_ms`, `output_…` for the fields of an answer of a type,
-        `score_…`. A column of the table with one of these names is renamed to `row_…`.
-        """
-        return frame_of_batch(self._store, self._table, self._entries, self._versions)
-
-    def cells(self, score: str | None = None) -> DataFrame:
-        """Return one row per case with one score.
-
-        Columns: `row_key`, the axes, `attempt`, `run_id`, `state` (`scored`, `failed` or
-        `missing`), `value`, `cost_usd`, `text`. `cost_usd` is the original cost of the answer,
-        also if a recording answered this time.
-        """
-        return cells_of_batch(self._store, self._entries, score, [*self.axes], self._versions)
-
-    def compare(
-        self,
-        score: str | None = None,
-        over: str | None = None,
-        by: str | Sequence[str] | None = None,
-        baseline: str | None = None,
-        failed: statistics.Failed = "leave out",
-    ) -> DataFrame:
-        """Compare variants: the mean score of each with its interval, and paired differences.
-
-        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
-
-        Args:
-            score: the scorer; may be left out where there is one.
-            over: the axis whose labels are compared; default: the first with several labels.
-            by: axes whose labels are kept apart; default: all others.
-            baseline: the label that the others are compared with; default: the first.
-            failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
-                score is missing in both cases.
-
-        Returns:
-            One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
-            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
-
-        Raises:
-            UsageError: there is no such score, axis or label, or the scores are labels.
-        """
-        return statistics.compare(
-            self.cells(score),
-            [*self.axes],
-            over=over,
-            by=by,
-            baseline=None if baseline is None else str(baseline),
-            failed=failed,
-        )
-
-    def diff(
-        self,
-        a: str,
-        b: str,
-        score: str | None = None,
-        only: statistics.Flips = "changed",
-        over: str | None = None,
-    ) -> DataFrame:
-        """Return the rows whose score differs between two labels, with both answers and runs."""
-        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
-
-    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
-        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
-        # Deleted runs (`%agent forget`) are left out.
-        there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
-        cases = [
-            (entry.planned.row, entry.run_id)
-            for entry in self._entries
-            if entry.status == "ok" and entry.run_id in there
-        ]
-        # Late: a review imports the code that asks a person.
-        from nbagent.lab.review import Review
-
-        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+    def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
+        source: Any = self._table.data
+        rows = source.iloc[[entry.planned.row_index for entry in self._entries]].copy()
+        rows.columns = [*self._table.columns]
+        if self._map_options.key is not None:
+            return rows.reset_index(drop=True)
+        # The index holds the keys. As a column it survives files, and each row is there once.
+        rows = rows.reset_index(drop=True)
+        rows.insert(0, "row_key", [result.row_key for result in results])
+        return rows
 
     def dry_run(self) -> Listing:
         """Estimate requests, tokens and USD, and list calls that would need approval."""
@@ -530,9 +447,3 @@ def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) 
     prompts = [variant.template.text for variant in variants]
     identities = [variant.identity for variant in variants]
     return f"batch-{sha_of([prompts, identities, repeat, [*rows.items()]])[:8]}"
-
-
-def _is_case(planned: PlannedCase, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
-    case = planned.case
-    labels = all(case.variant.get(axis) == str(label) for axis, label in variant.items())
-    return case.row_key == key_text(key) and case.attempt == attempt and labels

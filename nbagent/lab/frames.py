@@ -1,22 +1,23 @@
-"""Tables of a batch: all cases, the cells of one score, and the estimate of a dry run."""
+"""Tables of a batch: its results, the cells of one score, and the estimate of a dry run."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nbagent.contracts.case_results import CaseResult, ToolUse
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
 from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.records import ScoreRecord
 from nbagent.lab.case_state import CaseState, current_scores, versions_of
-from nbagent.lab.plan import Table, Variant
+from nbagent.lab.plan import Variant
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.typed_answer import OutputType
 from nbagent.store import dataframes
-from nbagent.store.batches import recorded_usd, scores_of
+from nbagent.store.batches import recorded_usd, scores_of, tool_uses
 from nbagent.store.columns import Dtype
 from nbagent.store.writer import Store
 from nbagent.view.listing import Listing
@@ -25,7 +26,7 @@ from nbagent.view.text_format import format_cost
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_OF_RUN = ("ok", "stop_reason", "error", "text", "turns", "total_tokens")
+_OF_RUN = ("prompt", "text", "stop_reason", "turns", "total_tokens", "duration_ms")
 _MAX_IDS = 30_000
 """SQLite takes 32,766 parameters in a statement; more runs are read by their batch."""
 _BYTES_PER_TOKEN = 4
@@ -46,31 +47,41 @@ class Preflight:
     """Tools whose calls need an approval that nobody can give."""
 
 
-def frame_of_batch(
-    store: Store, table: Table, entries: Sequence[CaseState], versions: Mapping[str, int]
-) -> DataFrame:
-    """Build the frame of `Batch.frame`."""
-    ids = [entry.run_id for entry in entries]
-    runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)
+def frame_of_results(results: Sequence[CaseResult], table: DataFrame) -> DataFrame:
+    """Build the frame of `frame()`.
+
+    Args:
+        results: the cases.
+        table: the columns of each case's row, in the order of the cases.
+    """
     columns: dict[str, Any] = {}
-    for axis in entries[0].planned.variant.labels:
-        columns[axis] = [entry.planned.variant.labels[axis] for entry in entries]
-    columns["attempt"] = [entry.planned.case.attempt for entry in entries]
-    columns["run_id"] = dataframes.array_of("string", [run_id or None for run_id in ids])
-    columns |= {name: runs[name].array for name in _OF_RUN}
-    # A case that could not start has no run that holds its error.
-    why = [entry.why or None for entry in entries]
-    columns["error"] = dataframes.array_of("string", why)
-    columns["cost_usd"] = dataframes.array_of("Float64", [entry.cost_usd for entry in entries])
-    columns["duration_ms"] = runs["duration_ms"].array
-    columns |= _output_columns(store, entries, runs["text"].tolist())
-    columns |= _score_columns(store, ids, versions)
-    source: Any = table.data
-    data = source.iloc[[entry.planned.row_index for entry in entries]].copy()
-    data.columns = _column_names(table.columns, columns.keys())
+    for axis in results[0].labels if results else ():
+        columns[axis] = [result.labels[axis] for result in results]
+    columns["attempt"] = [result.attempt for result in results]
+    for name, (dtype, read) in _OF_CASE.items():
+        columns[name] = dataframes.array_of(dtype, [read(result) for result in results])
+    columns |= _output_columns(results)
+    columns |= _score_columns(results)
+    data: Any = table
+    data.columns = _column_names([str(name) for name in data.columns], columns.keys())
     for name, cells in columns.items():
         data[name] = cells
     return data
+
+
+_OF_CASE: dict[str, tuple[Dtype, Callable[[CaseResult], Any]]] = {
+    "run_id": ("string", lambda case: case.run_id or None),
+    "ok": ("boolean", lambda case: case.status == "ok" if case.run_id else None),
+    "stop_reason": ("string", lambda case: case.stop_reason or None),
+    "error": ("string", lambda case: case.why or None),
+    "text": ("string", lambda case: case.text if case.run_id else None),
+    "turns": ("Int64", lambda case: case.turns),
+    "total_tokens": ("Int64", lambda case: case.total_tokens),
+    "cost_usd": ("Float64", lambda case: case.cost_usd),
+    "duration_ms": ("Float64", lambda case: case.duration_ms),
+    "tools": ("string", lambda case: ", ".join(tool.name for tool in case.tools) or None),
+}
+"""Columns of a case: dtype, and its cell."""
 
 
 def _column_names(own: Sequence[str], taken: Collection[str]) -> list[str]:
@@ -85,6 +96,144 @@ def _column_names(own: Sequence[str], taken: Collection[str]) -> list[str]:
     return names
 
 
+def _output_columns(results: Sequence[CaseResult]) -> dict[str, Any]:
+    """Return the fields of typed answers, by column."""
+    names = dict.fromkeys(name for result in results for name in result.output)
+    if not names:
+        return {}
+    made: Any = dataframes.frame_of(
+        [{name: result.output.get(name) for name in names} for result in results]
+    )
+    return {name: made[name].array for name in names}
+
+
+def score_names(results: Sequence[CaseResult]) -> list[str]:
+    """Return the names of all scores."""
+    return sorted({score.scorer for result in results for score in result.scores})
+
+
+def _score_columns(results: Sequence[CaseResult]) -> dict[str, Any]:
+    """Return the scores, by column."""
+    return {
+        f"score_{name}": _score_column([_score_of(result, name) for result in results])
+        for name in score_names(results)
+    }
+
+
+def _score_of(result: CaseResult, name: str) -> bool | float | str | None:
+    return next((score.value for score in result.scores if score.scorer == name), None)
+
+
+def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "boolean") -> Any:
+    kinds = {type(value) for value in values if value is not None}
+    dtype: Dtype = "string" if str in kinds else bools if kinds == {bool} else "Float64"
+    cells = [
+        None if value is None else str(value) if dtype == "string" else value for value in values
+    ]
+    return dataframes.array_of(dtype, cells)
+
+
+def cells_of_results(
+    results: Sequence[CaseResult], score: str | None, axes: Sequence[str]
+) -> DataFrame:
+    """Build the frame of `cells()`.
+
+    Raises:
+        UsageError: there is no such score.
+    """
+    name = _chosen_score(score, score_names(results))
+    values = [_score_of(result, name) for result in results]
+    columns: dict[str, Any] = {
+        "row_key": [result.row_key for result in results],
+        **{axis: [result.labels[axis] for result in results] for axis in axes},
+        "attempt": [result.attempt for result in results],
+        "run_id": dataframes.array_of("string", [result.run_id or None for result in results]),
+        "state": [_state(result, value) for result, value in zip(results, values, strict=True)],
+        "value": _score_column(values, bools="Float64"),
+        "cost_usd": dataframes.array_of("Float64", [result.full_cost_usd for result in results]),
+        "text": dataframes.array_of("string", [result.text or None for result in results]),
+    }
+    made: Any = dataframes.frame_of([dict[str, Any]()] * len(results))
+    for column, cells in columns.items():
+        made[column] = cells
+    return made
+
+
+def _chosen_score(score: str | None, known: Sequence[str]) -> str:
+    name = score or (known[0] if len(known) == 1 else None)
+    if name is not None and name in known:
+        return name
+    there = f"the scores are {', '.join(known)}" if known else "score it first: batch.score(…)"
+    near = nearest_name(score, known)
+    there = f"did you mean {near!r}?" if near else there
+    problem = f"{score!r} is no score of this batch" if score else "say which score"
+    raise UsageError(f"{problem}; {there}")
+
+
+def _state(result: CaseResult, value: bool | float | str | None) -> str:
+    if result.status in ("failed", "ended"):
+        return "failed"
+    return "missing" if value is None else "scored"
+
+
+# Store → results
+
+
+def read_results(
+    store: Store,
+    entries: Sequence[CaseState],
+    versions: Mapping[str, int],
+    cells: Sequence[Mapping[str, Any]],
+) -> tuple[CaseResult, ...]:
+    """Read the results of cases from their store.
+
+    Args:
+        store: has the runs and scores.
+        entries: the cases.
+        versions: version of each scorer that counts; of others the highest counts.
+        cells: the cells of each case's row.
+    """
+    if not entries:
+        return ()
+    batch, ids = entries[0].planned.case.batch, [entry.run_id for entry in entries]
+    runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)
+    by_column = {name: _plain_cells(runs[name]) for name in _OF_RUN}
+    scores, uses = _scores_by_run(store, ids, versions), tool_uses(store, batch)
+    recorded = recorded_usd(store, batch)
+    outputs = _outputs(store, entries, by_column["text"])
+    results: list[CaseResult] = []
+    for i, entry in enumerate(entries):
+        case, run_ids = entry.planned.case, (*entry.earlier_ids, entry.run_id)
+        results.append(
+            CaseResult(
+                row_key=case.row_key,
+                labels=entry.planned.variant.labels,
+                attempt=case.attempt,
+                cells=cells[i],
+                status=entry.status,
+                run_id=entry.run_id,
+                # A case that could not start has no run that holds its error.
+                why=entry.why,
+                prompt=by_column["prompt"][i] or "",
+                text=by_column["text"][i] or "",
+                stop_reason=by_column["stop_reason"][i] or "",
+                turns=by_column["turns"][i],
+                total_tokens=by_column["total_tokens"][i],
+                duration_ms=by_column["duration_ms"][i],
+                cost_usd=entry.cost_usd,
+                recorded_usd=sum(recorded.get(run_id, 0.0) for run_id in run_ids),
+                tools=_summed_uses([use for run_id in run_ids for use in uses.get(run_id, ())]),
+                output=outputs[i],
+                scores=scores.get(entry.run_id, ()),
+            )
+        )
+    return tuple(results)
+
+
+def _plain_cells(column: Any) -> list[Any]:
+    return column.astype(object).where(column.notna(), None).tolist()
+
+
 def _read_last_runs(store: Store, name: str, entries: Sequence[CaseState], **filters: Any) -> Any:
     """Read the rows of a frame for the last runs of the cases."""
     ids = [entry.run_id for entry in entries if entry.run_id]
@@ -94,13 +243,36 @@ def _read_last_runs(store: Store, name: str, entries: Sequence[CaseState], **fil
     return dataframes.read_frame([store], name, {"batch": batch, **filters})
 
 
-def _output_columns(
+def _summed_uses(uses: Sequence[ToolUse]) -> tuple[ToolUse, ...]:
+    """Add up the calls of each tool in several runs."""
+    by_name: dict[str, ToolUse] = {}
+    for use in uses:
+        before = by_name.get(use.name, ToolUse(name=use.name, calls=0))
+        by_name[use.name] = ToolUse(
+            name=use.name, calls=before.calls + use.calls, failed=before.failed + use.failed
+        )
+    return tuple(by_name.values())
+
+
+def _scores_by_run(
+    store: Store, ids: Sequence[str], versions: Mapping[str, int]
+) -> dict[str, tuple[ScoreRecord, ...]]:
+    records = scores_of(store, [run_id for run_id in ids if run_id])
+    counts, by_run = versions_of(records, versions), dict[str, list[ScoreRecord]]()
+    for score in records:
+        by_run.setdefault(score.run_id, []).append(score)
+    return {
+        run_id: tuple(current_scores(scores, counts).values()) for run_id, scores in by_run.items()
+    }
+
+
+def _outputs(
     store: Store, entries: Sequence[CaseState], texts: Sequence[Any]
-) -> dict[str, Any]:
-    """Return the fields of typed answers, by column."""
+) -> list[dict[str, Any]]:
+    """Return the fields of typed answers for each case, by column."""
     kinds = [entry.planned.variant.request.options.output for entry in entries]
     if all(kind in (None, str) for kind in kinds):
-        return {}
+        return [dict[str, Any]()] * len(entries)
     calls: Any = _read_last_runs(store, "tool_runs", entries)
     calls = calls[(calls["tool_name"] == FINAL_ANSWER) & calls["ok"].fillna(False)]
     by_call = dict(zip(calls["run_id"].tolist(), calls["args"].tolist(), strict=True))
@@ -110,11 +282,7 @@ def _output_columns(
         # Where a server cannot bind a schema, the answer is in the arguments of a final tool call.
         output, answer = outputs.get(id(kind)), by_call.get(entry.run_id, text)
         answers.append(_output_fields(output, answer) if output and entry.status == "ok" else {})
-    names = dict.fromkeys(name for fields in answers for name in fields)
-    made: Any = dataframes.frame_of(
-        [{name: fields.get(name) for name in names} for fields in answers]
-    )
-    return {name: made[name].array for name in names}
+    return answers
 
 
 def _output_fields(output: OutputType, text: Any) -> dict[str, Any]:
@@ -125,95 +293,6 @@ def _output_fields(output: OutputType, text: Any) -> dict[str, Any]:
     if len(rows) == 1:
         return {f"output_{name}": value for name, value in rows[0].items()}
     return {"output": rows}
-
-
-def _score_columns(store: Store, ids: Sequence[str], versions: Mapping[str, int]) -> dict[str, Any]:
-    """Return the counting scores, by column."""
-    by_run = _scores_by_run(store, ids, versions)
-    names = sorted({name for scores in by_run.values() for name in scores})
-    return {
-        f"score_{name}": _score_column([by_run.get(run_id, {}).get(name) for run_id in ids])
-        for name in names
-    }
-
-
-def _scores_by_run(
-    store: Store, ids: Sequence[str], versions: Mapping[str, int]
-) -> dict[str, dict[str, ScoreRecord]]:
-    records = scores_of(store, [run_id for run_id in ids if run_id])
-    counts, by_run = versions_of(records, versions), dict[str, list[ScoreRecord]]()
-    for score in records:
-        by_run.setdefault(score.run_id, []).append(score)
-    return {run_id: current_scores(scores, counts) for run_id, scores in by_run.items()}
-
-
-def _score_column(scores: Sequence[ScoreRecord | None], *, bools: Dtype = "boolean") -> Any:
-    values = [score.value if score else None for score in scores]
-    kinds = {type(value) for value in values if value is not None}
-    dtype: Dtype = "string" if str in kinds else bools if kinds == {bool} else "Float64"
-    cells = [
-        None if value is None else str(value) if dtype == "string" else value for value in values
-    ]
-    return dataframes.array_of(dtype, cells)
-
-
-def cells_of_batch(
-    store: Store,
-    entries: Sequence[CaseState],
-    score: str | None,
-    axes: Sequence[str],
-    versions: Mapping[str, int],
-) -> DataFrame:
-    """Build the frame of `Batch.cells`."""
-    ids = [entry.run_id for entry in entries]
-    by_run = _scores_by_run(store, ids, versions)
-    known = sorted({name for scores in by_run.values() for name in scores})
-    name = score or (known[0] if len(known) == 1 else None)
-    if name is None or name not in known:
-        there = f"the scores are {', '.join(known)}" if known else "score it first: batch.score(…)"
-        near = nearest_name(score, known)
-        there = f"did you mean {near!r}?" if near else there
-        problem = f"{score!r} is no score of this batch" if score else "say which score"
-        raise UsageError(f"{problem}; {there}")
-    runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)
-    score_records = [by_run.get(run_id, {}).get(name) for run_id in ids]
-    columns: dict[str, Any] = {
-        "row_key": [entry.planned.case.row_key for entry in entries],
-        **{axis: [entry.planned.variant.labels[axis] for entry in entries] for axis in axes},
-        "attempt": [entry.planned.case.attempt for entry in entries],
-        "run_id": dataframes.array_of("string", [run_id or None for run_id in ids]),
-        "state": [
-            _state(entry, record) for entry, record in zip(entries, score_records, strict=True)
-        ],
-        "value": _score_column(score_records, bools="Float64"),
-        "cost_usd": dataframes.array_of("Float64", _case_costs(store, entries)),
-        "text": runs["text"].array,
-    }
-    made: Any = dataframes.frame_of([dict[str, Any]()] * len(entries))
-    for column, cells in columns.items():
-        made[column] = cells
-    return made
-
-
-def _case_costs(store: Store, entries: Sequence[CaseState]) -> list[float | None]:
-    """Return the cost of each case, including answers that a recording gave.
-
-    Without the original costs, a variant whose answers are recorded would seem the cheapest.
-    """
-    recorded = recorded_usd(store, entries[0].planned.case.batch)
-    return [
-        None
-        if entry.cost_usd is None
-        else entry.cost_usd
-        + sum(recorded.get(run_id, 0.0) for run_id in (entry.run_id, *entry.earlier_ids))
-        for entry in entries
-    ]
-
-
-def _state(entry: CaseState, score: ScoreRecord | None) -> str:
-    if entry.status in ("failed", "ended"):
-        return "failed"
-    return "scored" if score is not None and score.value is not None else "missing"
 
 
 def estimate(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbagent.contracts.canonical import dump_json, load_json
+from nbagent.contracts.case_results import ToolUse
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
 from nbagent.contracts.records import Case, RunRecord, RunSummary, ScoreRecord
@@ -30,6 +31,11 @@ _SCORES_OF_RUNS = (
     "CROSS JOIN scores s ON s.run = r.n ORDER BY s.at, s.version"
 )
 
+_TOOL_USES = (
+    "SELECT r.run_id, x.tool_name, count(*), total(x.ok = 0) FROM tool_runs x "
+    "JOIN runs r ON r.n = x.run WHERE r.batch = ? GROUP BY r.n, x.tool_name "
+    "ORDER BY r.n, min(x.turn), min(x.position)"
+)
 _RECORDED_COSTS = (
     "SELECT r.run_id, sum(x.saved_usd) FROM turns x JOIN runs r ON r.n = x.run "
     "WHERE r.batch = ? AND x.source IN ('hit', 'replay') GROUP BY r.n"
@@ -67,6 +73,22 @@ def recorded_usd(store: Store, name: str) -> dict[str, float]:
     with store.reading() as c:
         rows = c.execute(_RECORDED_COSTS, (text_cell(name),)).fetchall()
     return {run_id: usd for run_id, usd in rows if usd is not None}
+
+
+def tool_uses(store: Store, name: str) -> dict[str, list[ToolUse]]:
+    """Calls of each tool, by run id of a batch."""
+    uses: dict[str, list[ToolUse]] = {}
+    with store.reading() as c:
+        for run_id, tool, calls, failed in c.execute(_TOOL_USES, (text_cell(name),)):
+            use = ToolUse(name=tool, calls=calls, failed=int(failed))
+            uses.setdefault(run_id, []).append(use)
+    return uses
+
+
+def batch_names(store: Store) -> list[str]:
+    """Names of all batches, the newest first."""
+    with store.reading() as c:
+        return [name for (name,) in c.execute("SELECT name FROM batches ORDER BY rowid DESC")]
 
 
 def batch_doc(store: Store, name: str) -> dict[str, Any] | None:

@@ -60,9 +60,9 @@ def agent(says: Any = answer, **options: Any) -> Any:
     return nbagent.Agent(**given)
 
 
-def ask(table: Any = FEW, says: Any = answer, **how: Any) -> Any:
+def ask(table: Any = FEW, says: Any = answer, template: str = "{{ n }}", **how: Any) -> Any:
     """A batch at work, always the same one."""
-    return agent(says).map(table, "{{ n }}", **{"name": "b", **how})
+    return agent(says).map(table, template, **{"name": "b", **how})
 
 
 def scorer(function: Any, name: str = "exact", version: int = 1) -> Any:

@@ -1,0 +1,123 @@
+"""Results of a batch as a person reads them: frames, comparisons, differences, figures.
+
+The same for a live batch (`batch`), one opened by its name (`stored_batch`) and a saved one: each
+gives its cases as `CaseResult`s.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nbagent.contracts.case_results import CaseResult
+from nbagent.lab import batch_figures, statistics
+from nbagent.lab.frames import cells_of_results, frame_of_results
+from nbagent.store.dataframes import frame_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
+
+
+class BatchResults(ABC):
+    """Cases of a batch with their runs and scores."""
+
+    name: str
+
+    @abstractmethod
+    def results(self) -> tuple[CaseResult, ...]:
+        """Return all cases in their order: rows, then variants, then repeats."""
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """Labels of each axis."""
+        labels = [result.labels for result in self.results()]
+        return axes_of(labels)
+
+    def frame(self) -> DataFrame:
+        """Return one row per case: the table's columns, the variant, the run, its answer and
+        scores.
+
+        `run_id`, `ok`, `stop_reason`, `error`, `text`, `turns`, `total_tokens`, `cost_usd` (of all
+        runs of the case, USD), `duration_ms`, `tools`, `output_…` for the fields of an answer of a
+        type, `score_…`. A column of the table with one of these names is renamed to `row_…`.
+        """
+        results = self.results()
+        return frame_of_results(results, self._rows(results))
+
+    def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
+        """Return the table's columns for each case, as a frame of its own."""
+        return frame_of([{"row_key": result.row_key, **result.cells} for result in results])
+
+    def cells(self, score: str | None = None) -> DataFrame:
+        """Return one row per case with one score.
+
+        Columns: `row_key`, the axes, `attempt`, `run_id`, `state` (`scored`, `failed` or
+        `missing`), `value`, `cost_usd`, `text`. `cost_usd` is the original cost of the answer,
+        also if a recording answered this time.
+        """
+        return cells_of_results(self.results(), score, [*self.axes])
+
+    def compare(
+        self,
+        score: str | None = None,
+        over: str | None = None,
+        by: str | Sequence[str] | None = None,
+        baseline: str | None = None,
+        failed: statistics.Failed = "leave out",
+    ) -> DataFrame:
+        """Compare variants: the mean score of each with its interval, and paired differences.
+
+        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
+
+        Args:
+            score: the scorer; may be left out where there is one.
+            over: the axis whose labels are compared; default: the first with several labels.
+            by: axes whose labels are kept apart; default: all others.
+            baseline: the label that the others are compared with; default: the first.
+            failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
+                score is missing in both cases.
+
+        Returns:
+            One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
+            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
+
+        Raises:
+            UsageError: there is no such score, axis or label, or the scores are labels.
+        """
+        return statistics.compare(
+            self.cells(score),
+            [*self.axes],
+            over=over,
+            by=by,
+            baseline=None if baseline is None else str(baseline),
+            failed=failed,
+        )
+
+    def diff(
+        self,
+        a: str,
+        b: str,
+        score: str | None = None,
+        only: statistics.Flips = "changed",
+        over: str | None = None,
+    ) -> DataFrame:
+        """Return the rows whose score differs between two labels, with both answers and runs."""
+        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+
+    def plot(self, score: str | None = None, **options: Any) -> Figure:
+        """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""
+        return batch_figures.compare(self, score, **options)
+
+    def __len__(self) -> int:
+        return len(self.results())
+
+
+def axes_of(variants: Sequence[Any]) -> dict[str, list[str]]:
+    """Return the labels of each axis, from the labels of variants or cases."""
+    axes: dict[str, dict[str, None]] = {}
+    for labels in variants:
+        for axis, label in labels.items():
+            axes.setdefault(axis, {})[label] = None
+    return {axis: [*labels] for axis, labels in axes.items()}

@@ -1,0 +1,260 @@
+"""Batch opened by its name from the store, without its table, its agent or its scorers."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.records import Case
+from nbagent.lab.batch_document import planned_cases, stored_table, with_dtype
+from nbagent.lab.case_state import (
+    CaseState,
+    assign_earlier_runs,
+    failures_of,
+    numeric_scores,
+    summaries_of,
+)
+from nbagent.lab.frames import read_results
+from nbagent.lab.plan import PlannedCase, Row, Variant, key_text
+from nbagent.lab.results import BatchResults, axes_of
+from nbagent.run import Run, open_run, public_names
+from nbagent.session.frontend import frontend
+from nbagent.session.request import RunRequest
+from nbagent.session.stores import store_to_read
+from nbagent.session.template import Rendered, Template
+from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
+from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.writer import Store
+from nbagent.view.batch import BatchProgress, batch_text
+from nbagent.view.text_format import pluralize
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+_NO_PLAN = "was made by an earlier version, which did not store its plan"
+
+
+class AgentOfBatch(Protocol):
+    """The part of `nbagent.Agent` that continues a batch."""
+
+    def map(self, data: Any, /, **how: Any) -> BatchInStore: ...
+
+
+class BatchInStore(BatchResults):
+    """Batch whose runs and scores are in a store."""
+
+    _store: Store
+
+    @abstractmethod
+    def resume(self) -> Self:
+        """Continue with the missing cases, and wait."""
+
+    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
+        """Return the run that answered a row, in the variant with these labels.
+
+        Raises:
+            UsageError: there is no such run (yet), or several.
+        """
+        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
+        if len(matches) != 1 or not matches[0].run_id:
+            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
+            raise UsageError(
+                f"there {problem} of row {key!r}, attempt {attempt}"
+                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
+                f"{', '.join(self.axes) or 'none'}"
+            )
+        return open_run(matches[0].run_id)
+
+    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
+        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
+        # Deleted runs (`%agent forget`) are left out.
+        there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
+        cases = [
+            (result.cells, result.run_id)
+            for result in self.results()
+            if result.status == "ok" and result.run_id in there
+        ]
+        # Late: a review imports the code that asks a person.
+        from nbagent.lab.review import Review
+
+        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+
+
+def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
+    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
+    return result.row_key == key_text(key) and result.attempt == attempt and labels
+
+
+class StoredBatch(BatchInStore):
+    """Batch opened by its name: its results, as they are in the store now.
+
+    Nothing is asked or scored; `nbagent.batch(name, data=…, agent=…)` continues it.
+    """
+
+    def __init__(self, store: Store, name: str, doc: Mapping[str, Any]) -> None:
+        """Open the batch with this document; a damaged one counts as none."""
+        self.name, self._store = name, store
+        self._doc: Mapping[str, Any] = doc
+        self._table, self._planned = stored_table({}), list[Case]()
+        try:
+            self._table, self._planned = stored_table(doc), planned_cases(name, doc)
+        except CORRUPT_ROW:
+            self._doc = {}
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """Labels of each axis."""
+        variants = [case.variant for case in self._planned]
+        return axes_of(variants) if variants else super().axes
+
+    def results(self) -> tuple[CaseResult, ...]:
+        """Return all cases in their order: rows, then variants, then repeats."""
+        entries = self._entries()
+        rows = self._table.rows
+        cells = [rows.get(entry.planned.case.row_key, {}) for entry in entries]
+        return read_results(self._store, entries, {}, cells)
+
+    def _entries(self) -> list[CaseState]:
+        """Build the cases of the plan, or of the runs where no plan is stored."""
+        runs = runs_of_batch(self._store, self.name)
+        cases = self._planned or [case_run.case for case_run in runs]
+        variants: dict[tuple[str, ...], Variant] = {}
+        planned = dict[tuple[str, ...], PlannedCase]()
+        for case in cases:
+            labels = tuple(case.variant.values())
+            if labels not in variants:
+                variants[labels] = Variant(case.variant, RunRequest(), Template(""))
+            key = (case.row_key, *labels, str(case.attempt))
+            planned[key] = PlannedCase(0, Row({}), variants[labels], case, Rendered("", (), ()))
+        entries = [CaseState(item) for item in planned.values()]
+        assign_earlier_runs(entries, runs, keep=not self._doc.get("shas"))
+        return entries
+
+    def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
+        rows: Any = super()._rows(results)
+        for column, dtype in zip(self._table.columns, self._table.dtypes, strict=True):
+            rows[column] = with_dtype(rows[column], dtype)
+        has_key_column = self._doc.get("map", {}).get("key") in self._table.columns
+        return rows.drop(columns="row_key") if has_key_column else rows
+
+    def continued(self, data: Any, agent: AgentOfBatch, **options: Any) -> BatchInStore:
+        """Plan it again with its table and an agent, with the stored arguments of `map`."""
+        how = self._doc.get("map")
+        if how is None:
+            raise UsageError(
+                f"batch {self.name!r} {_NO_PLAN}; repeat the call of agent.map with its name"
+            )
+        if unstored := how.get("not_stored"):
+            raise UsageError(
+                f"batch {self.name!r} varies {', '.join(unstored)} by values that are no text; "
+                "repeat the call of agent.map with its name"
+            )
+        arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
+        return agent.map(data, **arguments)
+
+    def resume(self) -> Self:
+        """Refuse: a name alone does not say which table and agent to use."""
+        raise UsageError(
+            f"batch {self.name!r} was opened by its name only; to continue it: "
+            f"nbagent.batch({self.name!r}, data=TABLE, agent=AGENT).resume()"
+        )
+
+    @property
+    def progress(self) -> BatchProgress:
+        """Progress as the store has it now."""
+        entries = self._entries()
+        scores = {result.run_id: result.scores for result in self.results() if result.run_id}
+        for entry in entries:
+            entry.scores = numeric_scores(
+                {score.scorer: score for score in scores.get(entry.run_id, ())}
+            )
+        return stored_progress(self._store, self.name, entries)
+
+    def __dir__(self) -> list[str]:
+        """Public names only, as Tab offers them."""
+        return public_names(super().__dir__(), {"continued"})
+
+    def __repr__(self) -> str:
+        progress = self.progress
+        done = f"{progress.ok + progress.failed} of {pluralize(progress.total, 'case')} done"
+        return f"<StoredBatch {self.name}, {done}>"
+
+    def __str__(self) -> str:
+        return batch_text(self.progress)
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_batch(self.progress):
+            print(self)
+
+
+def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> BatchProgress:
+    """Return the progress of a batch that this process does not run."""
+    runs = runs_of_batch(store, name)
+    judges = runs_of_batch(store, name + JUDGE_SUFFIX)
+    costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
+    counts = Counter(entry.status for entry in entries)
+    is_open = counts["missing"] or counts["unfinished"]
+    times = [(item.run.started_at, item.run.ended_at or item.run.started_at) for item in runs]
+    start = min((begin for begin, _ in times), default=utc_now())
+    end = max((end for _, end in times), default=start)
+    return BatchProgress(
+        name=name,
+        state="Stopped" if is_open else "Finished",
+        why="some cases have no answer yet" if is_open else "",
+        total=len(entries),
+        reused=0,
+        ok=counts["ok"],
+        failed=counts["failed"] + counts["ended"],
+        at_work=sum(item.run.phase == "Running" for item in runs),
+        cost_usd=sum(costs) if costs else None,
+        judge_cost_usd=sum(item.run.cost_usd or 0.0 for item in judges),
+        elapsed_s=(end - start).total_seconds(),
+        per_s=0.0,
+        left_s=None,
+        started_at=start,
+        failures=failures_of(entries),
+        models=tuple(dict.fromkeys(item.run.model for item in runs)),
+        variants=summaries_of(entries),
+    )
+
+
+def batch(
+    name: str, data: Any = None, agent: AgentOfBatch | None = None, **options: Any
+) -> BatchInStore:
+    """Open a batch of the store by its name.
+
+    Args:
+        name: its whole name.
+        data: its table, to continue it; then `agent` is needed, too.
+        agent: the agent that continues it: `batch(…).resume()`.
+        options: further arguments of `agent.map`, such as `score=`.
+
+    Returns:
+        Its results: `frame()`, `compare()`, `diff()`, `plot()`, `review()`. With `data`, the
+        batch itself, planned and not started.
+
+    Raises:
+        UsageError: the store has no such batch; the nearest name is suggested.
+    """
+    store, text = store_to_read(), str(name)
+    doc = batch_doc(store, text)
+    if doc is None:
+        known = batch_names(store)
+        hint = nearest_or_all(text, known, "the batches are") or "; the store has none"
+        raise UsageError(f"there is no batch {text!r}{hint}")
+    opened = StoredBatch(store, text, doc)
+    if data is None and agent is None:
+        return opened
+    if data is None or agent is None:
+        raise UsageError(
+            f"to continue batch {text!r}, give both: nbagent.batch({text!r}, data=TABLE, "
+            "agent=AGENT)"
+        )
+    return opened.continued(data, agent, **options)

@@ -1,0 +1,156 @@
+"""A batch opened by its name: its results as they were, and how it is continued."""
+
+# pandas says little about the types of its own values.
+# pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownVariableType=false
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pandas.testing import assert_frame_equal
+from stage_of_batches import agent, ask, asked, scorer, script
+
+import nbagent
+from nbagent.contracts.errors import UsageError
+
+PROMPTS = {"v1": "{{ n }}?", "v2": "{{ n }}!"}
+TABLES: dict[str, Any] = {
+    "numbers": pd.DataFrame({"n": [1, 2, 3]}),
+    "missing cells": pd.DataFrame({"n": [1.5, None, 3.0], "w": ["a", None, "c"]}),
+    "times": pd.DataFrame({"n": pd.to_datetime(["2026-01-01", None])}),
+    "times with a zone": pd.DataFrame({"n": [datetime(2026, 1, 1, tzinfo=UTC)]}),
+    "nullable": pd.DataFrame({"n": pd.array([1, None], dtype="Int64")}),
+    "categories": pd.DataFrame({"n": pd.Categorical(["a", "b"])}),
+    "an index of texts": pd.DataFrame({"n": [1, 2]}, index=["first", "second"]),
+    "names of the frame": pd.DataFrame({"n": [1], "text": ["mine"], "run_id": [3]}),
+}
+
+
+def is_long(row: Any, run: Any) -> bool:
+    return len(run.text) > 3
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_a_batch_opened_by_its_name_has_the_same_results(table: Any) -> None:
+    batch = ask(table, vary={"prompt": PROMPTS}, repeat=2, score=is_long, template="")
+    batch.wait()
+    opened = nbagent.batch("b")
+    assert_frame_equal(opened.frame(), batch.frame())
+    assert_frame_equal(opened.cells(), batch.cells())
+    assert_frame_equal(opened.compare(), batch.compare())
+    assert opened.axes == batch.axes
+    assert len(opened) == len(batch)
+    # The times differ: of the process that asked, and of the runs.
+    assert str(opened).splitlines()[1:] == str(batch).splitlines()[1:]
+
+
+def test_lists_and_other_values_of_a_table_come_back_as_text() -> None:
+    ask(pd.DataFrame({"n": [[1, 2], {"a": 1}]})).wait()
+    assert nbagent.batch("b").frame()["n"].tolist() == ["[1,2]", '{"a":1}']
+
+
+def test_a_key_column_is_there_once() -> None:
+    table = pd.DataFrame({"ticket": ["a", "b"], "n": [1, 2]})
+    batch = ask(table, key="ticket").wait()
+    columns = batch.frame().columns.tolist()
+    assert columns[:3] == ["ticket", "n", "attempt"]
+    assert nbagent.batch("b").frame().columns.tolist() == columns
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("refunds-2", "did you mean 'refunds-2026'"),
+        ("refund-2026", "did you mean 'refunds-2026'"),
+        ("b", "the batches are"),
+        ("", "the batches are"),
+        ("refunds-2026\x00", "there is no batch"),
+        (None, "there is no batch 'None'"),
+    ],
+)
+def test_a_half_name_opens_nothing(name: Any, words: str) -> None:
+    ask(name="refunds-2026").wait()
+    with pytest.raises(UsageError, match=words):
+        nbagent.batch(name)
+
+
+def test_the_last_call_decides_which_cases_count() -> None:
+    ask(vary={"prompt": PROMPTS}, template="").wait()
+    ask(vary={"prompt": {"v1": "another {{ n }}"}}, template="", stale="run").wait()
+    assert nbagent.batch("b").frame()["text"].tolist() == [f"a:another {n}" for n in range(3)]
+
+
+def test_a_batch_that_was_stopped_names_its_open_cases() -> None:
+    batch = ask(says=nbagent.offline.step(text="late", wait_ms=20_000))
+    batch.stop()
+    batch.wait()
+    opened = nbagent.batch("b")
+    assert not any(result.status == "ok" for result in opened.results())
+    assert len(opened) == 3
+    with pytest.raises(UsageError, match="data=TABLE, agent=AGENT"):
+        opened.resume()
+
+
+def test_an_opened_batch_is_continued_with_its_table_and_an_agent() -> None:
+    table = pd.DataFrame({"n": range(3)})
+    model = script()
+    agent(model).map(table, vary={"prompt": PROMPTS}, name="b", max_failed=1).wait()
+    n_asked = len(asked)
+    more = nbagent.batch("b", data=pd.DataFrame({"n": range(4)}), agent=agent(model))
+    more.resume()
+    assert len(asked) == n_asked + 2
+    assert len(nbagent.batch("b")) == 8
+
+
+@pytest.mark.parametrize("given", [{"data": 1}, {"agent": 1}])
+def test_a_table_or_an_agent_alone_continues_nothing(given: dict[str, Any]) -> None:
+    ask().wait()
+    with pytest.raises(UsageError, match="give both"):
+        nbagent.batch("b", **given)
+
+
+def test_values_that_may_hold_keys_are_not_stored() -> None:
+    table = pd.DataFrame({"n": [1]})
+    headers = [{"x-key": "sesame-open-1"}, {"x-key": "sesame-open-2"}]
+    agent().map(table, "{{ n }}", name="b", vary={"headers": headers}).wait()
+    with pytest.raises(UsageError, match="varies headers"):
+        nbagent.batch("b", data=table, agent=agent())
+    assert b"sesame-open" not in _database().read_bytes()
+
+
+@pytest.mark.parametrize(
+    "doc",
+    [
+        pytest.param({"columns": ["n"], "rows": {}}, id="of an earlier version"),
+        pytest.param({"keys": ["0"], "table": {"columns": 3}}, id="damaged table"),
+        pytest.param({"keys": ["0"], "variants": [3], "repeat": 1}, id="damaged variants"),
+        pytest.param({"keys": ["0"], "variants": [{}], "repeat": "many"}, id="damaged repeat"),
+    ],
+)
+def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
+    batch = ask(vary={"prompt": PROMPTS}, template="", score=is_long).wait()
+    with sqlite3.connect(_database()) as connection:
+        connection.execute("UPDATE batches SET doc = ?", (json.dumps(doc),))
+    opened = nbagent.batch("b")
+    assert_frame_equal(opened.compare(), batch.compare())
+    with pytest.raises(UsageError, match="repeat the call"):
+        nbagent.batch("b", data=pd.DataFrame({"n": range(3)}), agent=agent())
+
+
+def test_a_deleted_run_leaves_its_case_open() -> None:
+    batch = ask(score=scorer(is_long)).wait()
+    nbagent.forget(batch.open_run(1).id)
+    assert nbagent.batch("b").frame()["run_id"].isna().tolist() == [False, True, False]
+
+
+def _database() -> Path:
+    store = nbagent.open_run(nbagent.runs()["run_id"].iloc[0])._store  # pyright: ignore
+    assert store.path is not None
+    return Path(store.path)
