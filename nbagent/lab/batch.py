@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
@@ -19,6 +19,7 @@ from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
 from nbagent.lab.batch_document import map_doc, plan_doc
+from nbagent.lab.case_pages import BatchCases, page_options
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
 from nbagent.lab.frames import Preflight, estimate, read_results
 from nbagent.lab.local import Executor, Local, Unattended
@@ -119,6 +120,8 @@ class Batch(BatchInStore):
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
+        self._watchers: list[Callable[[], object]] = []
+        """Called after each change, for pages over all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -282,6 +285,8 @@ class Batch(BatchInStore):
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
+        for changed in self._watchers:
+            changed()
         try:
             if view is not None and is_end:
                 view.close(progress)
@@ -395,6 +400,12 @@ class Batch(BatchInStore):
             self._store, self.name, self._entries, self._preflights, has_judges=has_judges
         )
 
+    def case_source(self, options: Mapping[str, Any] | None = None) -> BatchCases:
+        """Return the cases for a page, which is told of changes."""
+        names = [scorer.name for scorer in self._scorers]
+        options = page_options() if options is None else options
+        return BatchCases(self, options, names, self._watchers)
+
     # Display
 
     def __len__(self) -> int:
@@ -402,7 +413,7 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"await_end"})
+        return public_names(super().__dir__(), {"await_end", "case_source"})
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -74,6 +74,7 @@ class LiveCases(Shown):
         self._state, self._n_cases = "", 0
         self._lock = threading.RLock()
         self._has_page = False
+        self._follower: threading.Thread | None = None
         self._is_dirty = threading.Event()
         self._read()
         source.watch(self._is_dirty.set)
@@ -120,7 +121,7 @@ class LiveCases(Shown):
                 self.updates.send_whole()
                 return []
             pairs = enumerate(zip(before, self._results, strict=True))
-            numbers = [number for number, (old, new) in pairs if old != new]
+            numbers = [number for number, (old, new) in pairs if _shown(old) != _shown(new)]
             ops = [_row_op(columns, number, self._results[number]) for number in numbers]
             if ops or state != self._state:
                 ops.append(["put", "head", self._head(), ""])
@@ -139,16 +140,23 @@ class LiveCases(Shown):
 
     def on_pages(self, is_shown: bool) -> None:
         """Watch the batch while a page shows its cases."""
-        if is_shown and not self._has_page:
-            self._has_page = True
-            threading.Thread(target=self._follow, daemon=True, name="nbagent cases").start()
-        self._has_page = is_shown
+        with self._lock:
+            self._has_page = is_shown
+            if is_shown and self._follower is None:
+                self._follower = threading.Thread(
+                    target=self._follow, daemon=True, name="nbagent cases"
+                )
+                self._follower.start()
         self._is_dirty.set()
 
     def _follow(self) -> None:
         """Send changes until no page shows the cases any more."""
-        while self._has_page:
+        while True:
             self._is_dirty.wait()
+            with self._lock:
+                if not self._has_page:
+                    self._follower = None
+                    return
             self._is_dirty.clear()
             started = time.monotonic()
             self.updates.flush()
@@ -248,6 +256,14 @@ def label_value(text: str, scale: int) -> float | bool | None:
     if not scale:
         return {"1": True, "0": False}.get(text)
     return float(text) if text in map(str, range(1, scale + 1)) else None
+
+
+def _shown(result: CaseResult) -> tuple[object, ...]:
+    """Return the fields of a case that change; its cells, which may be anything, do not."""
+    return (
+        *(result.status, result.run_id, result.text, result.why, result.tools, result.scores),
+        *(result.cost_usd, result.duration_ms),
+    )
 
 
 def _row_op(columns: CaseColumns, number: int, result: CaseResult) -> Op:

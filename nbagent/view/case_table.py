@@ -92,6 +92,8 @@ class CaseColumns:
     by: str = "person"
     is_blind: bool = False
     """True hides the variants, their cost and time, and the labels of others."""
+    has_prompt: bool = True
+    """False if the prompts of one row differ in a blind page: they would name the variants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +121,31 @@ def columns_of_cases(
     columns = CaseColumns(name=name, **options)
     axes: dict[str, None] = {}
     by_name: dict[str, list[ScoreRecord]] = {columns.label: [], **{n: [] for n in scores}}
-    has_attempts = False
+    prompts: dict[str, str] = {}
+    has_attempts, has_shared_prompts = False, True
     for result in results:
         axes |= dict.fromkeys(result.labels)
         has_attempts = has_attempts or result.attempt > 1
+        if result.prompt:
+            shared = prompts.setdefault(result.row_key, result.prompt)
+            has_shared_prompts = has_shared_prompts and shared == result.prompt
         for score in result.scores:
             by_name.setdefault(score.scorer, []).append(score)
+    names = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
     return replace(
         columns,
         axes=() if columns.is_blind else tuple(axes)[:_MAX_AXES],
-        scores=tuple(by_name)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
+        scores=tuple(names)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
         deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),
         has_attempts=has_attempts,
+        has_prompt=has_shared_prompts or not columns.is_blind,
     )
+
+
+def _is_replaced(name: str, by_name: Mapping[str, Sequence[ScoreRecord]], label: str) -> bool:
+    """True if a scorer gives scores of its own names: `exact.length` instead of `exact`."""
+    parts = any(other.startswith(f"{name}.") for other in by_name)
+    return parts and not by_name[name] and name != label
 
 
 def _is_deciding(scores: Sequence[ScoreRecord]) -> bool:
@@ -184,7 +198,8 @@ def _columns(columns: CaseColumns) -> Iterator[_Column]:
     if not columns.is_blind:
         yield _Column("cost", "cost", "nba-r")
         yield _Column("time", "time", "nba-r")
-    yield _Column("prompt", "prompt text", "nba-long")
+    if columns.has_prompt:
+        yield _Column("prompt", "prompt text", "nba-long")
     yield _Column("answer", "answer", "nba-long")
 
 
@@ -565,7 +580,7 @@ def _short_run(columns: CaseColumns, result: CaseResult, limit: int) -> list[Nod
     ]
     return [
         line("nba-note", " · ".join(filter(None, facts))),
-        *_text("prompt", result.prompt, limit),
+        *_text("prompt", result.prompt if columns.has_prompt else "", limit),
         line("nba-note", f"calls: {', '.join(calls)}" if calls else ""),
         line("nba-error", _clean(result.why, limit // 2)),
         *_text("answer", result.text, limit),
