@@ -424,7 +424,7 @@ class Batch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress):
+        if not frontend().show_batch(self.progress, self.case_source):
             print(self)
 
 

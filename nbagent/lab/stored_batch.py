@@ -238,7 +238,7 @@ class StoredBatch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress):
+        if not frontend().show_batch(self.progress, self.case_source):
             print(self)
 
 

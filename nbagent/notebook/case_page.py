@@ -117,11 +117,19 @@ class LiveCases(Shown):
         with self._lock:
             before, columns, state = self._results, self._columns, self._state
             self._read()
+            judged_before = columns.deciding
+            columns = replace(columns, deciding=self._columns.deciding)
             if columns != self._columns or len(before) != len(self._results):
                 self.updates.send_whole()
                 return []
+            # Another rule of the verdicts changes every row with scores.
+            is_judged_anew = judged_before != columns.deciding
             pairs = enumerate(zip(before, self._results, strict=True))
-            numbers = [number for number, (old, new) in pairs if _shown(old) != _shown(new)]
+            numbers = [
+                number
+                for number, (old, new) in pairs
+                if _shown(old) != _shown(new) or (is_judged_anew and new.scores)
+            ]
             ops = [_row_op(columns, number, self._results[number]) for number in numbers]
             if ops or state != self._state:
                 ops.append(["put", "head", self._head(), ""])

@@ -23,7 +23,7 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
 from nbagent.notebook.capture import capture
-from nbagent.notebook.case_page import show_cases
+from nbagent.notebook.case_page import CasePage, show_cases
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -166,13 +166,15 @@ class NotebookFrontend(Frontend):
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
             return FinalBatch()
 
-    def show_batch(self, progress: BatchProgress) -> bool:
+    def show_batch(
+        self, progress: BatchProgress, cases: Callable[[], CaseSource] | None = None
+    ) -> bool:
         """Show a batch that is the last expression of a cell, unless this cell has shown it."""
         if kernel.in_kernel() and was_shown_here(_batch_key(progress)):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        return self.show_list(BatchSnapshot(progress))
+        return _show_list(BatchSnapshot(progress), cases=cases)
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -180,14 +182,7 @@ class NotebookFrontend(Frontend):
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
-        if not kernel.in_kernel():
-            return False
-        if kernel.is_headless():
-            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
-        else:
-            button_actions.enable_buttons()
-            ListOutput(search).show(runs)
-        return True
+        return _show_list(runs, search)
 
     def show_cases(self, source: CaseSource) -> bool:
         """Show the page over all cases: a widget, or a plain table where no page can show it."""
@@ -206,6 +201,24 @@ class NotebookFrontend(Frontend):
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
+
+
+def _show_list(
+    runs: RunList,
+    search: Callable[[str], RunList] | None = None,
+    cases: Callable[[], CaseSource] | None = None,
+) -> bool:
+    """Show a list in an output of the cell; `cases` returns the cases of a batch, for its button."""
+    if not kernel.in_kernel():
+        return False
+    if kernel.is_headless():
+        display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
+    else:
+        button_actions.enable_buttons()
+        output = ListOutput(search)
+        output.show_cases = (lambda below: CasePage(cases(), below)) if cases else None
+        output.show(runs)
+    return True
 
 
 class RawSink(NoticePrinter):

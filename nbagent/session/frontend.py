@@ -50,11 +50,55 @@ class RunList(Protocol):
         ...
 
 
+class CaseSource(Protocol):
+    """Cases of a batch, for a page over all of them. Any thread."""
+
+    @property
+    def name(self) -> str:
+        """Name of the batch."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """`label`, `scale`, `by` and `is_blind` of `view.case_table.CaseColumns`."""
+        ...
+
+    @property
+    def score_names(self) -> Sequence[str]:
+        """Names of the scores that may come while it works."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """State of the batch in a word, such as `Running`; empty if it has ended."""
+        ...
+
+    def results(self) -> Sequence[CaseResult]:
+        """Return the present cases, always as many and in the same order."""
+        ...
+
+    def record(self, run_id: str) -> RunRecord:
+        """Load a run."""
+        ...
+
+    def label(self, run_id: str, value: float | bool, reason: str | None) -> ScoreRecord:
+        """Store a person's label of a run."""
+        ...
+
+    def watch(self, on_change: Callable[[], object]) -> None:
+        """Call `on_change` after cases have changed. Any thread; it must not block."""
+        ...
+
+
 class BatchControls(Protocol):
     """Actions of a batch's buttons. Any thread."""
 
     def stop(self, *, after_rows: bool = False) -> None:
         """Stop at once; with `after_rows` after the running cases have ended."""
+        ...
+
+    def case_source(self) -> CaseSource:
+        """Return its cases for a page over all of them."""
         ...
 
 
@@ -99,46 +143,6 @@ class PersonReview(Protocol):
 
     def back(self) -> None:
         """Show the previous case, to label it again."""
-        ...
-
-
-class CaseSource(Protocol):
-    """Cases of a batch, for a page over all of them. Any thread."""
-
-    @property
-    def name(self) -> str:
-        """Name of the batch."""
-        ...
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """`label`, `scale`, `by` and `is_blind` of `view.case_table.CaseColumns`."""
-        ...
-
-    @property
-    def score_names(self) -> Sequence[str]:
-        """Names of the scores that may come while it works."""
-        ...
-
-    @property
-    def state(self) -> str:
-        """State of the batch in a word, such as `Running`; empty if it has ended."""
-        ...
-
-    def results(self) -> Sequence[CaseResult]:
-        """Return the present cases, always as many and in the same order."""
-        ...
-
-    def record(self, run_id: str) -> RunRecord:
-        """Load a run."""
-        ...
-
-    def label(self, run_id: str, value: float | bool, reason: str | None) -> ScoreRecord:
-        """Store a person's label of a run."""
-        ...
-
-    def watch(self, on_change: Callable[[], object]) -> None:
-        """Call `on_change` after cases have changed. Any thread; it must not block."""
         ...
 
 
@@ -209,8 +213,15 @@ class Frontend:
 
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
-    def show_batch(self, progress: BatchProgress) -> bool:
-        """Show a batch that is not shown yet; False if this process shows nothing."""
+    def show_batch(
+        self, progress: BatchProgress, cases: Callable[[], CaseSource] | None = None
+    ) -> bool:
+        """Show a batch that is not shown yet; False if this process shows nothing.
+
+        Args:
+            progress: its progress.
+            cases: returns its cases, for a button that shows all of them.
+        """
         return False
 
     def printer(self) -> Sink:

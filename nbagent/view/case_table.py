@@ -55,7 +55,10 @@ _OF_STATUS: Mapping[CaseStatus, Verdict] = {
     "ended": "no answer",
 }
 _MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
-_MAX_CELLS, _MAX_DETAIL_SCORES = 16, 12
+_MAX_VALUES = 4
+"""Scores of one name that a row shows."""
+_MAX_DETAIL_ROWS, _FEW_ROWS, _FEW_CHARS = 16, 3, 200
+"""Rows of a table in an unfolded case; few if its texts are short, too."""
 _HAS_ALL = "batch.frame()"
 _SAVED_BYTES = 24_000
 _TEXT_ROWS = 20
@@ -282,7 +285,9 @@ def _score_cell(scores: Sequence[ScoreRecord], chars: int, *, is_deciding: bool)
     numbers = [float(s.value) for s in scores if isinstance(s.value, bool | int | float)]
     is_bad = is_deciding and 0 in numbers
     value = _number(fmean(numbers)) if numbers else None
-    return [score_text(s, chars) for s in scores], value, "nba-error" if is_bad else ""
+    texts = [score_text(s, chars) for s in scores[:_MAX_VALUES]]
+    texts += [f"+{len(scores) - _MAX_VALUES} more"] if len(scores) > _MAX_VALUES else []
+    return texts, value, "nba-error" if is_bad else ""
 
 
 def score_text(score: ScoreRecord, chars: int = 40) -> str:
@@ -472,7 +477,7 @@ def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
         *buttons,
         reason,
         *exports,
-        h("span", "nba-said", role="status"),
+        h("span", "nba-said", role="status", data_key="said"),
         role="group",
         aria_label="Label of the case at hand",
     )
@@ -528,34 +533,44 @@ def case_node(
         run: picture of the run; None draws its prompt, calls and answer instead.
         chars: shown characters of its texts.
     """
-    limit = (chars or CaseChars()).detail
+    chars = chars or CaseChars()
+    limit = chars.detail
     parts: list[Node | None] = [
-        _table("row", _row_cells(result, limit // 4)),
-        _table("score", _score_rows(columns, result, limit // 4)),
+        _table("row", _row_cells(result, chars)),
+        _table("score", _score_rows(columns, result, chars)),
     ]
     parts += [run] if run is not None else _short_run(columns, result, limit)
     return h("div", "nba-case-open", *(part for part in parts if part is not None))
 
 
-def _row_cells(result: CaseResult, limit: int) -> list[tuple[str, ...]]:
-    cells = [*result.cells.items()][:_MAX_CELLS]
-    return [(_cut(str(n), 40), _clean(value_text(value, enough=limit), limit)) for n, value in cells]
+def _row_cells(result: CaseResult, chars: CaseChars) -> list[tuple[str, ...]]:
+    limit = chars.detail // 4
+    return [
+        (_cut(str(name), chars.cell), _clean(value_text(value, enough=limit), limit))
+        for name, value in [*result.cells.items()][: _most_rows(chars)]
+    ]
 
 
-def _score_rows(columns: CaseColumns, result: CaseResult, limit: int) -> list[tuple[str, ...]]:
+def _score_rows(
+    columns: CaseColumns, result: CaseResult, chars: CaseChars
+) -> list[tuple[str, ...]]:
     scores = shown_scores(columns, result)
-    shown = scores[:_MAX_DETAIL_SCORES]
     rows = [
         (
-            _cut(score.scorer, 40),
-            score_text(score),
-            _cut(score.by, 40),
-            _clean(score.reason or score.error or "", limit),
+            _cut(score.scorer, chars.cell),
+            score_text(score, chars.cell),
+            _cut(score.by, chars.cell),
+            _clean(score.reason or score.error or "", chars.detail // 4),
         )
-        for score in shown
+        for score in scores[: _most_rows(chars)]
     ]
-    more = len(scores) - len(shown)
+    more = len(scores) - len(rows)
     return [*rows, (f"{more} more", "", "", f"{_HAS_ALL} has all")] if more else rows
+
+
+def _most_rows(chars: CaseChars) -> int:
+    """Return the most rows of a table in an unfolded case."""
+    return _MAX_DETAIL_ROWS if chars.detail > _FEW_CHARS else _FEW_ROWS
 
 
 def _table(kind: str, rows: Sequence[Sequence[str]]) -> Node | None:

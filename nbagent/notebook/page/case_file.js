@@ -1,5 +1,7 @@
 // The page over all cases as a file: its cases are in the file, its labels in the browser.
 
+const LEFT_OUT = "This case is too large for the file: its texts are left out";
+
 /** Labels of a file: by run id. @typedef {Record<string, { value: any, reason: string,
  *   at: string }>} FileLabels */
 
@@ -49,7 +51,7 @@ function showCaseFile(main) {
   function detailOf(number) {
     const block = Math.floor(number / about.block);
     if (!read.has(block)) read.set(block, dataOf(detailBlocks[block]));
-    return read.get(block)?.[number % about.block] ?? null;
+    return read.get(block)?.[number % about.block] ?? ["p", { class: "nba-note" }, LEFT_OUT];
   }
 
   /** @param {any} value */
@@ -118,7 +120,7 @@ function showCaseFile(main) {
     let number = 0;
     slices.run(() => {
       if (number >= about.runs.length) return false;
-      texts.set(String(number), nodeText(detailOf(number) ?? "").toLowerCase());
+      texts.set(String(number), nodeText(detailOf(number)).toLowerCase());
       number++;
       return true;
     });

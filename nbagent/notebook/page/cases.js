@@ -8,6 +8,8 @@ const FIRST_MS = 15;
 const FIRST_ROWS = 40;
 const BLOCK_ROWS = 25;
 const MAX_CHOICES = 200;
+// New values of many rows are written into the choices together.
+const CHOICES_MS = 100;
 const FAILED = new Set(["wrong", "failed", "no answer"]);
 /** Widths of the columns in the grid of a row. @type {Record<string, string>} */
 const WIDTHS = { row: "minmax(70px, 8em)", verdict: "6.4em", tools: "8em", cost: "5.4em",
@@ -569,6 +571,7 @@ function createCases(root, source, before) {
     const item = read(node);
     cases.set(key, item);
     learn(item);
+    choicesSoon();
     if (!old) return addSoon();
     const row = isCompared() ? null : old.row;
     item.open = old.open;
@@ -586,6 +589,16 @@ function createCases(root, source, before) {
     }
   }
 
+  let isWriting = false;
+  function choicesSoon() {
+    if (isWriting) return;
+    isWriting = true;
+    setTimeout(() => {
+      isWriting = false;
+      writeChoices();
+    }, CHOICES_MS);
+  }
+
   let isAdding = false;
   /** Draw new rows when the messages that arrive together are read. */
   function addSoon() {
@@ -593,7 +606,6 @@ function createCases(root, source, before) {
     isAdding = true;
     setTimeout(() => {
       isAdding = false;
-      writeChoices();
       // Rows that are there already stay where they are.
       const hadFocus = hasFocus();
       const isPlain = !choices.order && !isCompared();
@@ -669,7 +681,6 @@ function createCases(root, source, before) {
       const pick = ["button", { class: "nba-pick", "data-do": "pick", tabindex: "-1" }, text];
       cells[index] = ["td", { class: "nba-value", value: text }, ...(text ? [pick] : [])];
       putRow(key, [tag, attributes, ...cells]);
-      writeChoices();
     },
     end() {
       slices.end();
