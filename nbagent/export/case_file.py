@@ -167,9 +167,7 @@ def _identity(results: Sequence[CaseResult], columns: CaseColumns) -> str:
     return sha256_hex("\n".join([columns.name, columns.label, columns.by, *runs]))[:16]
 
 
-def _note(
-    results: Sequence[CaseResult], shown: Sequence[CaseResult], columns: CaseColumns
-) -> str:
+def _note(results: Sequence[CaseResult], shown: Sequence[CaseResult], columns: CaseColumns) -> str:
     """Say which cases the file has; empty if it has all."""
     missing = len(results) - len(shown)
     if not missing:

@@ -178,11 +178,11 @@ def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None
         )
     options = page_options(content.get("name", DEFAULT_LABEL), by=by or content.get("by", "person"))
     if by is None and not _is_person(options["by"]):
-        raise UsageError(f"{path} is by {safe_repr(options['by'], 100)}; say who labelled: by='anna'")
-    for label in labels:
-        score(
-            label.run_id, options["label"], label.value, by=options["by"], reason=label.reason
+        raise UsageError(
+            f"{path} is by {safe_repr(options['by'], 100)}; say who labelled: by='anna'"
         )
+    for label in labels:
+        score(label.run_id, options["label"], label.value, by=options["by"], reason=label.reason)
     return len(labels)
 
 

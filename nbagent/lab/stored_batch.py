@@ -93,7 +93,6 @@ class BatchInStore(BatchResults):
 
         Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
 
-
     def page(
         self,
         name: str = "review",

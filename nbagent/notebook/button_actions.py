@@ -240,7 +240,7 @@ def _do_in_list(output: ListOutput, click: Message, reply: Callable[..., None]) 
     if click.do == "cases":
         if not output.takes_updates(click.tab):
             raise UsageError(
-                "this page was loaded after the batch; write batch.page() in a cell to see all cases"
+                "this page was loaded after the batch; batch.page() in a cell shows all cases"
             )
         output.open_cases()
         reply(said="")

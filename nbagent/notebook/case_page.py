@@ -84,9 +84,7 @@ class LiveCases(Shown):
         results, source = self._source.results(), self._source
         self._n_cases, self._state = len(results), source.state
         self._results = results[:MAX_LIVE_CASES]
-        self._columns = columns_of_cases(
-            results, source.name, source.score_names, **source.options
-        )
+        self._columns = columns_of_cases(results, source.name, source.score_names, **source.options)
 
     # Drawing
 

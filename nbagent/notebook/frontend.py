@@ -185,7 +185,7 @@ class NotebookFrontend(Frontend):
         return _show_list(runs, search)
 
     def show_cases(self, source: CaseSource) -> bool:
-        """Show the page over all cases: a widget, or a plain table where no page can show it."""
+        """Show the page over all cases; a plain table where no page shows it."""
         if not kernel.in_kernel():
             return False
         button_actions.enable_buttons()
@@ -208,7 +208,7 @@ def _show_list(
     search: Callable[[str], RunList] | None = None,
     cases: Callable[[], CaseSource] | None = None,
 ) -> bool:
-    """Show a list in an output of the cell; `cases` returns the cases of a batch, for its button."""
+    """Show a list in an output of the cell; `cases` returns those of a batch."""
     if not kernel.in_kernel():
         return False
     if kernel.is_headless():

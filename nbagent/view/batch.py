@@ -43,7 +43,7 @@ _MAX_SCORERS = 6
 _MAX_FAILURES = 10
 _MAX_VARIANTS_WITH_TWO_RUNS = 6
 """Up to this number of variants, two runs of each can be opened; above it, one of each."""
-_FAILURES_BYTES, _VARIANTS_BYTES = 2_700, 5_000
+_FAILURES_BYTES, _VARIANTS_BYTES = 2_700, 4_800
 """Budgets of the two tables in HTML."""
 _ALL_ROWS_HINT = "batch.frame() has all"
 _ALL_FAILED = Status("Finished", "bad", "✕")

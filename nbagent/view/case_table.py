@@ -374,7 +374,14 @@ def page_node(
         _filters(columns, results),
         _label_bar(columns, is_file=is_file),
         h("div", "nba-wide nba-shown", role="status"),
-        h("div", "nba-case-scroll", table, tabindex="0", role="region", aria_label="table of cases"),
+        h(
+            "div",
+            "nba-case-scroll",
+            table,
+            tabindex="0",
+            role="region",
+            aria_label="table of cases",
+        ),
         h("div", "nba-foot", *(line("nba-note", note) for note in notes), h("small", "", _KEYS)),
         role="group",
         aria_label=f"all cases of {_cut(columns.name, 80)}",
@@ -577,7 +584,9 @@ def _table(kind: str, rows: Sequence[Sequence[str]]) -> Node | None:
     """Draw named values as a table; None if there are none."""
     if not rows:
         return None
-    trs = [h("tr", "", h("th", "", kind, " ", *n), *(h("td", "", v) for v in vs)) for n, *vs in rows]
+    trs = [
+        h("tr", "", h("th", "", kind, " ", *n), *(h("td", "", v) for v in vs)) for n, *vs in rows
+    ]
     return h("table", "nba-named", *trs)
 
 

@@ -18,14 +18,15 @@ from stories import Story
 from nbagent.contracts.case_results import CaseResult, ToolUse
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
-from nbagent.notebook.case_page import CASE_CODE, CaseWidget, LiveCases
+from nbagent.notebook.case_page import CASE_CODE, LiveCases
 from nbagent.notebook.messages import read_message
-from nbagent.notebook.page_module import script
+from nbagent.notebook.page_module import script, stylesheet
 from nbagent.view.case_table import columns_of_cases
+from nbagent.view.theme import cases_stylesheet
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 VARIANTS = ("terse", "lengthy · openai:gpt-5.4")
-WORDS = "Oslo has more people than Bergen because its region grew faster in those years ".split()
+WORDS = ("Oslo", "has", "more", "people", "than", "Bergen", "because", "its", "region", "grew")
 OBSERVE = """
 window.longest = 0;
 new PerformanceObserver((list) => {
@@ -116,7 +117,7 @@ class LiveStage:
         self.sent: list[Any] = []
         self.live.updates.send = self.hear
         self.n_read = 0
-        page.evaluate(VIEWS, [script(*CASE_CODE), CaseWidget._css])
+        page.evaluate(VIEWS, [script(*CASE_CODE), stylesheet() + cases_stylesheet()])
         page.evaluate(
             "pictures => { window.stub = begin({ kind: 'run', pictures }, document.body) }",
             [self.live.picture()],

@@ -1,4 +1,4 @@
-"""The page over all cases in JupyterLab: live while the batch works, labelled, opened by a button."""
+"""The page over all cases in JupyterLab: live while the batch works, by a button, in the panel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ vary = {"prompt": {"a": "Say {{ n }}", "b": "Tell {{ n }}"}}
 """
 START = "batch = agent.map(df, vary=vary, key='key', score=exact, concurrency=1, name='live')"
 LABELS = "print(nbagent.scores(scorer='review')[['value', 'by', 'reason']].values.tolist())"
-CELLS = [SETUP, START, "batch.page()", "batch.wait();", LABELS, "batch"]
+CELLS = [SETUP, START, "batch.page()", "batch.wait();", LABELS, "batch", "nbagent.panel()"]
 
 
 def test_a_person_finds_failures_reads_and_labels_them_while_the_batch_works(
@@ -63,3 +63,21 @@ def test_the_button_of_a_batch_opens_its_cases(open_notebook: OpenNotebook) -> N
     expect(output.locator("tr.nba-case")).to_have_count(40)
     document = notebook.save()
     assert "40 cases" in str(document["cells"][5]["outputs"])
+
+
+@pytest.mark.proof
+def test_the_panel_shows_the_cases_of_a_batch_until_a_run_is_shown(
+    open_notebook: OpenNotebook,
+) -> None:
+    notebook = open_notebook(CELLS)
+    notebook.run(0, 1, 3, 6)
+    panel = notebook.output(6)
+    panel.get_by_role("button", name="Batches").click()
+    panel.get_by_role("button", name="live", exact=True).click()
+    expect(panel.locator("tr.nba-case")).to_have_count(40)
+    panel.locator(".nba-unfold").first.click()
+    expect(panel.locator(".nba-opened .nba-run")).to_contain_text("Say 0")
+    notebook.page.keyboard.press("5")
+    expect(panel.locator(".nba-said")).to_contain_text("Stored: review = 5")
+    panel.get_by_role("button", name="New conversation").click()
+    expect(panel.locator(".nba-cases")).to_have_count(0)
