@@ -33,7 +33,7 @@ CASE_BYTES = 4_000
 """Most bytes of one case: its row and what it unfolds."""
 FILE_BYTES = 4_800_000
 """Most bytes of all cases; script, styles and the plain table add about 100 kB."""
-_BLOCK = 100
+_BLOCK = 50
 """Cases in one block of JSON; a block is parsed when it is needed."""
 _PARTS = ("build", "clicks", "cases", "case_file")
 _SIZES = (

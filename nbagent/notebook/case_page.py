@@ -51,6 +51,7 @@ _SHORTEST_WAIT_S = 0.25
 _WAIT_FACTOR = 10
 """A page waits this many times as long as reading its cases took: at most a tenth of a core."""
 SAVED_NOTE = "Run batch.page() again to filter, unfold and label the cases"
+_RUNNING_NOTE = "Saved while the batch was running."
 CASE_CODE = ("page/cases.js", "page/live_cases.js")
 """Code of the page, besides that of all views."""
 
@@ -137,9 +138,10 @@ class LiveCases(Shown):
         """Return the plain table that a page without this widget shows, and its text."""
         with self._lock:
             columns, results = self._columns, self._results
+            note = f"{_RUNNING_NOTE} {SAVED_NOTE}" if self._state else SAVED_NOTE
         return {
-            "text/html": page(saved_node(columns, results, SAVED_NOTE)),
-            "text/plain": cases_text(columns, results, SAVED_NOTE),
+            "text/html": page(saved_node(columns, results, note)),
+            "text/plain": cases_text(columns, results, note),
         }
 
     # Messages
@@ -244,7 +246,8 @@ class CasePage(LiveCases):
         super().__init__(source)
         self._output = output or Output()
         self.view = LiveOutput(self._output, self, widget=CaseWidget)
-        self.view.show(self.bundle()["text/html"], self.bundle()["text/plain"])
+        saved = self.bundle()
+        self.view.show(saved["text/html"], saved["text/plain"])
         self.view.display.settle()  # the widget stays: nothing replaces it at the end
 
     def on_message(self, message: Message) -> None:

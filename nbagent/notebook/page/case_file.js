@@ -39,19 +39,26 @@ function showCaseFile(main) {
   const about = dataOf(/** @type {Element} */ (document.getElementById("nba-about")));
   const rowBlocks = [...document.querySelectorAll("script.nba-rows-data")];
   const detailBlocks = [...document.querySelectorAll("script.nba-details-data")];
-  /** Unfolded cases by block of the file; a block is read when it is needed. @type {Map<number, any[]>} */
-  const read = new Map();
+  let lastBlock = -1;
+  /** @type {any[]} */
+  let details = [];
   /** Texts of the unfolded cases, for the filter. @type {Map<string, string>} */
   const texts = new Map();
   const { labels, keep } = storedLabels(about.key);
   const root = build(about.page);
   main.replaceChildren(root);
 
+  /** The unfolded cases of a block. Only the last block stays in memory. @param {number} block */
+  function detailsOf(block) {
+    if (lastBlock !== block) details = dataOf(detailBlocks[block]);
+    lastBlock = block;
+    return details;
+  }
+
   /** @param {number} number @returns {any} */
   function detailOf(number) {
-    const block = Math.floor(number / about.block);
-    if (!read.has(block)) read.set(block, dataOf(detailBlocks[block]));
-    return read.get(block)?.[number % about.block] ?? ["p", { class: "nba-note" }, LEFT_OUT];
+    const detail = detailsOf(Math.floor(number / about.block))[number % about.block];
+    return detail ?? ["p", { class: "nba-note" }, LEFT_OUT];
   }
 
   /** @param {any} value */

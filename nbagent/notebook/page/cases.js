@@ -6,7 +6,7 @@
 const SLICE_MS = 10;
 const FIRST_MS = 15;
 const FIRST_ROWS = 40;
-const BLOCK_ROWS = 25;
+const BLOCK_ROWS = 15;
 const MAX_CHOICES = 200;
 // New values of many rows are written into the choices together.
 const CHOICES_MS = 100;
