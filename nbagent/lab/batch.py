@@ -21,6 +21,7 @@ from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
 from nbagent.lab.batch_document import map_doc, plan_doc
+from nbagent.lab.case_pages import BatchCases, page_options
 from nbagent.lab.case_state import CaseState, assign_earlier_runs
 from nbagent.lab.frames import Preflight, estimate, read_results
 from nbagent.lab.local import Executor, Local, Unattended
@@ -130,6 +131,8 @@ class Batch(BatchInStore):
         self._view: BatchView | None = None
         self._record: dict[str, Any] = {}
         """Its saved form while it works: its name; at its end all cases."""
+        self._watchers: list[Callable[[], object]] = []
+        """Called after each change, for pages over all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -321,6 +324,8 @@ class Batch(BatchInStore):
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
+        for changed in self._watchers:
+            changed()
         try:
             if view is not None and is_end:
                 view.close(progress)
@@ -501,6 +506,12 @@ class Batch(BatchInStore):
             self._store, self.name, self._entries, self._preflights, has_judges=has_judges
         )
 
+    def case_source(self, options: Mapping[str, Any] | None = None) -> BatchCases:
+        """Return the cases for a page, which is told of changes."""
+        names = [scorer.name for scorer in self._scorers]
+        options = page_options() if options is None else options
+        return BatchCases(self, options, names, self._watchers)
+
     # Display
 
     def __len__(self) -> int:
@@ -508,7 +519,8 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"await_end", "notebook_record"})
+        hidden = {"await_end", "case_source", "notebook_record"}
+        return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:
         progress = self.progress

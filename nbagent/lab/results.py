@@ -20,6 +20,7 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.lab import agreement as agreements
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
+from nbagent.lab.case_pages import export_cases, page_options
 from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import (
     cells_of_results,
@@ -320,6 +321,36 @@ class BatchResults(ABC):
     def plot(self, score: str | None = None, **options: Any) -> Figure:
         """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""
         return batch_figures.compare(self, score, **options)
+
+    def export(
+        self,
+        format: str = "html",
+        path: str | os.PathLike[str] | None = None,
+        *,
+        name: str = "review",
+        scale: int = 5,
+        by: str = "person",
+        blind: bool = False,
+    ) -> str:
+        """Export the page over all cases as text, and write it to `path` if one is given.
+
+        `html` is one file that works offline: its rows are filtered, sorted, compared, unfolded
+        and labelled; `add_labels` reads the labels that it exports. A case takes at most 4 kB and
+        all of them 5 MB: the page says what is left out.
+
+        Args:
+            format: `html`.
+            path: file to write as well; an existing one is replaced.
+            name: name of the score that its labels get.
+            scale: best label, 2 to 5; 0 for yes and no.
+            by: name of the person who labels.
+            blind: True hides the variants and what would name them.
+
+        Raises:
+            UsageError: the format is unknown, an option is not valid, or the file is not writable.
+        """
+        options = page_options(name, scale, by, blind)
+        return export_cases(self, format, path, options)
 
     def __len__(self) -> int:
         return len(self.results())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.lab.batch_document import planned_cases, stored_table, with_dtype
+from nbagent.lab.case_pages import BatchCases, add_labels, page_options, show_page
 from nbagent.lab.case_state import (
     CaseState,
     assign_earlier_runs,
@@ -54,6 +56,11 @@ class BatchInStore(BatchResults):
     """Batch whose runs and scores are in a store."""
 
     _store: Store
+
+    @property
+    @abstractmethod
+    def progress(self) -> BatchProgress:
+        """Progress so far."""
 
     @abstractmethod
     def resume(self) -> Self:
@@ -115,6 +122,46 @@ class BatchInStore(BatchResults):
             cases, name=name, scale=scale, seed=seed, by=by, reason=reason, store=self._store
         )
         review.run()
+
+    def page(
+        self,
+        name: str = "review",
+        *,
+        scale: int = 5,
+        by: str = "person",
+        blind: bool = False,
+    ) -> None:
+        """Show all cases on one page: filter, sort, compare, unfold and label them.
+
+        It is live while the batch works. Labels are stored at once, as with `nbagent.score`.
+
+        Args:
+            name: name of the score that its labels get.
+            scale: best label, 2 to 5; 0 for yes and no.
+            by: name of the person who labels.
+            blind: True hides the variants and what would name them.
+
+        Raises:
+            UsageError: an option is not valid.
+        """
+        show_page(self.case_source(page_options(name, scale, by, blind)))
+
+    def case_source(self, options: Mapping[str, Any] | None = None) -> BatchCases:
+        """Return the cases for a page."""
+        return BatchCases(self, page_options() if options is None else options)
+
+    def add_labels(self, path: str | os.PathLike[str], *, by: str | None = None) -> int:
+        """Store the labels that the page of `export("html")` exported, and return their number.
+
+        Args:
+            path: the file `labels.json`.
+            by: name of the person; by default the one that the file names.
+
+        Raises:
+            UsageError: the file has no labels, or one of a run that this batch does not have; then
+                nothing is stored.
+        """
+        return add_labels(self, path, by)
 
 
 class StoredBatch(BatchInStore):
@@ -207,7 +254,8 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"continued", "notebook_record", "stop"})
+        hidden = {"case_source", "continued", "notebook_record", "stop"}
+        return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -13,6 +13,7 @@ from typing import Any
 from IPython.display import display
 
 from nbagent.contracts.canonical import monotonic_ms
+from nbagent.notebook.case_page import CasePage
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message
@@ -62,6 +63,7 @@ class LiveBatch(Shown):
         self._progress, self._controls = replace(progress, state="Running"), controls
         self._stopping, self._is_over = "", False
         self._list = ListOutput()
+        self._list.show_cases = lambda below: CasePage(controls.case_source(), below)
         self.view = LiveOutput(self._list, self)
         self._save()
         self._list.show_empty_below()
