@@ -41,8 +41,11 @@ ALIASES = {
     "state": "phase",
     "status": "phase",
     "tool": "tool_name",
+    "ended": "ended_at",
 }
 """Short names of columns, for filters and `sort`."""
+TEXT_FILTER = "text"
+"""Filter that finds texts which contain its value; other filters find equal values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +70,11 @@ class Frame:
     first: tuple[str, ...] = ()
     """Columns that a person looks at first; the others follow as they are declared."""
 
+    @property
+    def newest_first(self) -> str:
+        """SQL of the reversed order."""
+        return self.order.replace(",", " DESC,") + " DESC"
+
     @cached_property
     def by_name(self) -> dict[str, Column]:
         """Columns of the frame by name, in the order of the frame."""
@@ -85,9 +93,11 @@ class Frame:
         return self.by_name[name].sql.startswith("r.")
 
     def dtype(self, name: str) -> Dtype:
-        """Dtype of a column; filters that are no column are words."""
+        """Dtype of a column; filters that are no column are words, or text to be contained."""
         column = self.by_name.get(name)
-        return column.dtype if column else "category"
+        if column is None:
+            return "string" if name == TEXT_FILTER else "category"
+        return column.dtype
 
 
 _RUN_FILTERS = {"session": "r.session", "batch": "r.batch", "model": "r.model"}
@@ -248,6 +258,7 @@ FRAMES = {
         ),
         order="r.n, x.turn, x.position",
         time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
+        filters={TEXT_FILTER: "coalesce(x.args, '') || char(10) || coalesce(x.result, '')"},
     ),
     "messages": Frame(
         columns=declared.MESSAGES,

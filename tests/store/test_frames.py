@@ -35,6 +35,7 @@ from nbagent.contracts.records import (
 )
 from nbagent.store import dataframes, frame_queries
 from nbagent.store.batches import save_scores
+from nbagent.store.dataframes import query
 from nbagent.store.writer import Store
 
 TOKENS = (
@@ -46,7 +47,7 @@ COLUMNS = {
     "runs": (
         "run_id name started_at:time model:word prompt text ok:flag stop_reason:word turns:int "
         "tool_calls:int total_tokens:int cost_usd:float duration_ms:float error "
-        "session:word conversation_id root_id parent_id kind:word forked_from tags "
+        "session:word conversation_id root_id parent_id depth:int kind:word forked_from tags "
         "notebook:word cell_id execution_count:int batch:word row_key variant attempt:int "
         "template template_sha:word phase:word error_code:word agent:word workflow:word "
         "provider:word server:word params system_sha:word toolset_sha:word tool_errors:int "
@@ -59,7 +60,9 @@ COLUMNS = {
         "served_model:word workflow:word agent:word node:word ok:flag phase_before:word "
         "phase_after:word "
         "stop_reason:word finish_reason:word error_code:word error text reasoning attempts:int "
+        "attempt_statuses "
         f"retry_wait_ms:float source:word n_messages:int n_new:int tool_calls:int {TOKENS} "
+        "new_prompt_tokens:int resent_tokens:int toolset_tokens_est:int "
         "cost_usd:float cost_input_usd:float cost_cached_usd:float cost_output_usd:float "
         "saved_usd:float ttft_ms:float model_ms:float tools_ms:float waited_ms:float "
         "duration_ms:float started_at:time dropped_params trimmed:int system_sha:word "
@@ -403,6 +406,8 @@ def test_every_cell_and_column_of_a_frame_is_a_filter(name: str, store: Store) -
             assert len(read(store, name, **{column: form(found[column])})) == len(found) > 0, column
         for cell in found[column].unique():
             rows = df[column].isna() if pd.isna(cell) else df[column] == cell
+            if column == "text" and not pd.isna(cell) and cell:  # texts that contain it
+                rows = df[column].str.contains(cell, regex=False)
             assert len(read(store, name, **{column: cell})) == rows.sum() > 0, (column, cell)
 
 
@@ -598,6 +603,6 @@ def test_four_times_as_many_runs_are_about_four_times_the_work(
 def test_the_newest_rows_of_a_large_store_are_no_more_work(
     frame: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dataframes, "_FIRST_RUNS", 10)
+    monkeypatch.setattr(query, "_FIRST_RUNS", 10)
     few, many = (steps(n, frame, {"limit": 5}, 5) for n in (100, 400))
     assert many < 1.5 * max(few, 4)
