@@ -110,12 +110,16 @@ _MESSAGES = """(
         m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
     FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
 ) x JOIN runs r ON r.n = x.run"""
-# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs.
+# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs. The texts are
+# joined after that: sorting would copy them.
 _SYSTEM_MESSAGES = f"""(
-    SELECT t.run, -1 AS position, min(t.turn) AS turn, 'system' AS role, 'system' AS source, s.text,
+    SELECT g.run, -1 AS position, g.turn, 'system' AS role, 'system' AS source, s.text,
         NULL AS reasoning, NULL AS tool_calls, NULL AS tool_call_id, NULL AS tool_name,
-        length(s.text) AS chars, 0 AS has_image, t.started_at AS at
-    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA} GROUP BY t.run, +t.system_sha
+        length(s.text) AS chars, 0 AS has_image, g.at
+    FROM (
+        SELECT t.run, min(t.turn) AS turn, t.system_sha, t.started_at AS at
+        FROM turns t GROUP BY t.run, +t.system_sha
+    ) g JOIN texts s ON s.sha = {hash_sql("g.system_sha")}
 ) x JOIN runs r ON r.n = x.run"""
 _PROMPTS_BY_SCAN = f"""(
     SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
