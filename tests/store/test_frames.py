@@ -62,7 +62,7 @@ COLUMNS = {
         "stop_reason:word finish_reason:word error_code:word error text reasoning attempts:int "
         "attempt_statuses "
         f"retry_wait_ms:float source:word n_messages:int n_new:int tool_calls:int {TOKENS} "
-        "new_prompt_tokens:int resent_tokens:int toolset_tokens_est:int "
+        "resent_tokens:int new_prompt_tokens:int toolset_tokens_est:int "
         "cost_usd:float cost_input_usd:float cost_cached_usd:float cost_output_usd:float "
         "saved_usd:float ttft_ms:float model_ms:float tools_ms:float waited_ms:float "
         "duration_ms:float started_at:time dropped_params trimmed:int system_sha:word "
@@ -160,6 +160,7 @@ SAID: dict[str, dict[str, Callable[[Any], Any]]] = {
         "ok": lambda it: it.error is None,
         "text": lambda it: it.text if it.response else None,
         "reasoning": lambda it: it.response and it.response.message.reasoning,
+        "attempt_statuses": lambda it: it.attempt_statuses or None,
         "source": lambda it: it.response and it.response.meta.source,
         "served_model": lambda it: (it.response and it.response.model) or None,
         "dropped_params": lambda it: (it.response and it.response.meta.dropped_params) or None,

@@ -50,9 +50,10 @@ def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> p
     Args:
         stores: the stores to read.
         name: a name in FRAMES.
-        filters: column names with a value or a list of values; `run` (an id, the start of an id, a
-            name, `"last"`), `since`, `until`, `limit` (the newest n of each store), and for
-            messages `whole`.
+        filters: column names with a value, a list of values or, for numbers and times, a range
+            `(low, high)`; `text`, which finds texts that contain its value; `run` (an id, the start
+            of an id, a name, `"last"`), `since`, `until`, `limit` (the newest n of each store), and
+            for messages `whole`.
 
     Raises:
         UsageError: a filter is unknown, or no row can have its value.

@@ -40,16 +40,13 @@ def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
     import numpy as np
 
     pd = pandas_module()
-    if dtype in ("string", "category"):
+    if dtype == "category":
+        return _categories(cells)
+    if dtype == "string":
         if bytes in set(map(type, cells)):
             # Records preserve lone surrogates; strings of a frame are strict UTF-8.
             cells = [_frame_text(cell) if type(cell) is bytes else cell for cell in cells]
-        objects = np.array(cells, dtype=object)
-        if dtype == "string":
-            return pd.array(objects, dtype=string_dtype())
-        codes, labels = pd.factorize(objects, sort=True)
-        categories: Any = pd.Index(labels, dtype=string_dtype())
-        return pd.Categorical.from_codes(codes, categories=categories)
+        return pd.array(np.array(cells, dtype=object), dtype=string_dtype())
     # None becomes NaN. No integer column exceeds 2**53, so float64 is exact.
     numbers = np.array(cells, dtype=np.float64)
     missing = np.isnan(numbers)
@@ -65,6 +62,25 @@ def _array(dtype: Dtype, cells: Sequence[Any]) -> Any:
             numbers[missing] = -(2.0**63)  # NaT
             moments: Any = pd.DatetimeIndex(numbers.astype(np.int64).view("M8[us]"))
             return moments.tz_localize("UTC")
+
+
+def _categories(cells: Sequence[Any]) -> Any:
+    """Categorical array. `pandas.factorize` tests each cell for missing values, which takes longer
+    than to look up its code."""
+    import numpy as np
+
+    pd = pandas_module()
+    labels = {
+        cell: _frame_text(cell) if type(cell) is bytes else str(cell)
+        for cell in set(cells)
+        if cell is not None
+    }
+    texts = sorted(set(labels.values()))
+    places = {text: code for code, text in enumerate(texts)}
+    codes = {cell: places[text] for cell, text in labels.items()} | {None: -1}
+    numbers = np.fromiter(map(codes.__getitem__, cells), dtype=np.intp, count=len(cells))
+    categories: Any = pd.Index(texts, dtype=string_dtype())
+    return pd.Categorical.from_codes(numbers, categories=categories)
 
 
 def string_dtype() -> Any:

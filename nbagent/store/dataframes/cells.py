@@ -55,7 +55,8 @@ class FrameCells:
         rows = RowCells(cells, numbers, connection)
         self._parts.append(rows)
         self._queries.append(query)
-        cells |= {name: derived.compute(rows) for name, derived in self._derived.items()}
+        for name, derived in self._derived.items():
+            cells[name] = derived.compute(rows)
         for name, column in self._frame.by_name.items():
             if column.is_hash:
                 cells[name] = hash_texts(cells[name], connection)

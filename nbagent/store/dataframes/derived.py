@@ -102,8 +102,8 @@ def _resent_tokens(rows: RowCells) -> list[Any]:
 
 
 def _new_tokens(rows: RowCells) -> list[Any]:
-    cells = zip(rows.cells["prompt_tokens"], _prompts_before(rows), strict=True)
-    return [None if prompt is None else max(prompt - before, 0) for prompt, before in cells]
+    cells = zip(rows.cells["prompt_tokens"], rows.cells["resent_tokens"], strict=True)
+    return [None if prompt is None else prompt - resent for prompt, resent in cells]
 
 
 def _prompts_before(rows: RowCells) -> list[int]:
@@ -160,7 +160,7 @@ DERIVED: dict[Column, Derived] = {
     RESULT_TOKENS_EST: Derived(("result_chars",), _result_tokens),
     TOOLSET_TOKENS_EST: Derived(("toolset_sha",), _toolset_tokens),
     RESENT_TOKENS: Derived(("turn", "prompt_tokens"), _resent_tokens),
-    NEW_PROMPT_TOKENS: Derived(("turn", "prompt_tokens"), _new_tokens),
+    NEW_PROMPT_TOKENS: Derived(("prompt_tokens",), _new_tokens),
     DEPTH: Derived(("run_id", "parent_id"), _depths),
 }
-"""Derived columns of all frames."""
+"""Derived columns of all frames; one that follows from another is behind it in its frame."""

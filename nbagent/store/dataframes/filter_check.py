@@ -58,7 +58,7 @@ def _as_posix(path: str) -> str:
 def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
     general = [] if name == "prompts" else ["run", "session", "batch", "model"]
     general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
-    known = dict.fromkeys((*FRAMES[name].by_name, *general))
+    known = dict.fromkeys((*FRAMES[name].by_name, *general, *(FRAMES[name].filters or ())))
     for filter_name in filters:
         if filter_name not in known:
             hint = nearest_or_all(filter_name, known, "the filters are")
@@ -70,7 +70,8 @@ def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
 def check_words(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
     """Refuse values of category columns that no row has and that look like a typing error."""
     for name, value in filters.items():
-        if name in SPECIAL_FILTERS or frame.dtype(name) != "category":
+        # Names of runs are no category, but a person writes them from memory, too.
+        if name in SPECIAL_FILTERS or (frame.dtype(name) != "category" and name != "name"):
             continue
         known = set(KNOWN_VALUES.get(name, ()))
         wanted: list[str] = [word for word in filter_cells(name, value, "category") if word]

@@ -1,0 +1,181 @@
+"""Columns that follow from other rows: tokens sent again, depth in a chain, tool definitions."""
+
+# pandas says little about the types of its own values.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+# pyright: reportUnknownArgumentType=false
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from servers.model_server import ModelServer, Reply
+from stories import NOW, Assembly, answer_with, tool_run
+
+import nbagent
+from nbagent.contracts.messages import Message
+from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
+from nbagent.session.stores import current_store
+from nbagent.store.writer import Store
+
+SEARCH = ToolSpec(name="search", description="Find it.", parameters={"type": "object"})
+"""6 + 8 + 17 characters."""
+
+
+def add(
+    run_id: str,
+    prompts: Sequence[int | None],
+    *,
+    first_turn: int = 1,
+    tools: tuple[ToolSpec, ...] = (),
+    store: Store | None = None,
+    **fields: Any,
+) -> None:
+    """Store a run whose turns sent these numbers of tokens; None: the server reported none."""
+    base: dict[str, Any] = {
+        "session": "s",
+        "prompt": "Go.",
+        "messages": (Message.of("user", "Go."),),
+    }
+    started = NOW + timedelta(seconds=int(run_id[0], 16))
+    made = Assembly(first_turn, id=run_id, started_at=started, **base, **fields)
+    for i, tokens in enumerate(prompts):
+        call = tool_run(f"{run_id[0]}{i}", "search", {"n": i}, "y" * i)
+        usage = None if tokens is None else Usage.of(tokens, 10)
+        response = ChatResponse(message=answer_with("", [call]), usage=usage)
+        made.add_turn(
+            response, [call], system="", params={}, tools=tools, started_at=started, model_ms=1.0
+        )
+    (store or current_store()).add(made.end().run)
+
+
+A, B, C, D, E, LOST = ("a" * 16, "b" * 16, "c" * 16, "d" * 16, "e" * 16, "f" * 16)
+
+
+@pytest.fixture
+def chain() -> None:
+    """Runs that continue each other: B and D continue A, C continues B, E a deleted run."""
+    add(A, [100, 150, 120, None, 300], tools=(SEARCH,))
+    add(B, [310, 320], first_turn=6, parent_id=A, kind="continue")
+    add(C, [None, 400], first_turn=8, parent_id=B, kind="continue")
+    # It repeats turn 3 of A, so only the first two of A were sent before.
+    add(D, [160], first_turn=3, parent_id=A, kind="fork")
+    add(E, [50], first_turn=9, parent_id=LOST, kind="continue")
+
+
+def tokens(frame: Any, column: str) -> list[Any]:
+    return frame[column].astype(object).where(frame[column].notna(), None).tolist()
+
+
+def test_tokens_of_a_request_are_new_or_were_in_the_request_before(chain: None) -> None:
+    turns = nbagent.turns()
+    resent = [0, 100, 120, None, 120, 300, 310, None, 320, 150, 0]
+    assert tokens(turns, "resent_tokens") == resent
+    assert tokens(turns, "new_prompt_tokens") == [
+        *(100, 50, 0, None, 180, 10, 10, None, 80),
+        *(10, 50),
+    ]
+
+
+@pytest.mark.parametrize(
+    "filters",
+    [
+        {"turn": [3, 5, 7, 9]},
+        {"limit": 2},
+        {"run_id": [C, D]},
+        {"turn_id": "C03"},
+        {"turn": (2, 2)},
+    ],
+    ids=str,
+)
+def test_tokens_do_not_depend_on_the_rows_that_a_filter_leaves(
+    chain: None, filters: dict[str, Any]
+) -> None:
+    part, whole = nbagent.turns(**filters), nbagent.turns()
+    expected = whole.merge(part[["run_id", "turn_id"]])
+    pd.testing.assert_frame_equal(
+        part[["resent_tokens", "new_prompt_tokens", "toolset_tokens_est"]],
+        expected[["resent_tokens", "new_prompt_tokens", "toolset_tokens_est"]],
+    )
+    assert len(part) > 0
+
+
+def test_derived_columns_are_filters_by_value_and_by_range(chain: None) -> None:
+    for column in ("resent_tokens", "new_prompt_tokens", "toolset_tokens_est"):
+        turns = nbagent.turns()
+        for value in turns[column].unique():
+            rows = turns[column].isna() if pd.isna(value) else turns[column] == value
+            assert len(nbagent.turns(**{column: value})) == rows.sum() > 0, (column, value)
+    assert tokens(nbagent.turns(resent_tokens=(150, 310)), "resent_tokens") == [300, 310, 150]
+    assert nbagent.runs(depth=(1, None))["run_id"].tolist() == [B, C, D, E]
+
+
+def test_depth_counts_the_runs_before_up_to_a_deleted_one(chain: None) -> None:
+    assert dict(zip(nbagent.runs()["run_id"], nbagent.runs()["depth"], strict=True)) == {
+        **{A: 0, B: 1, C: 2, D: 1, E: 1}
+    }
+    # Its ancestors are not in the frame.
+    assert nbagent.runs(run=C)["depth"].tolist() == [2]
+    assert nbagent.runs(depth=2)["run_id"].tolist() == [C]
+
+
+def test_a_long_chain_of_runs_is_read_once(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    ids = [f"{i:016x}" for i in range(60)]
+    for i, run_id in enumerate(ids):
+        add(run_id, [i + 1], first_turn=i + 1, parent_id=ids[i - 1] if i else None, store=store)
+    assert nbagent.runs(store=tmp_path).set_index("run_id")["depth"][ids].tolist() == [*range(60)]
+    turns: Any = nbagent.turns(store=tmp_path).set_index("run_id")
+    assert turns["resent_tokens"][ids].tolist() == [*range(60)]
+    store.close()
+
+
+def test_depth_of_a_run_in_a_strangers_store_that_is_its_own_ancestor_ends(tmp_path: Path) -> None:
+    store = Store.open(tmp_path)
+    add(A, [1], parent_id=A, kind="continue", store=store)
+    assert nbagent.runs(store=tmp_path)["depth"].tolist() == [1]
+    assert nbagent.turns(store=tmp_path)["resent_tokens"].tolist() == [0]
+    store.close()
+
+
+def test_tool_definitions_are_estimated_at_four_characters_a_token(chain: None) -> None:
+    turns = nbagent.turns(run=A)
+    assert turns["toolset_tokens_est"].tolist() == [8] * 5
+    assert nbagent.turns(run=B)["toolset_tokens_est"].tolist() == [0, 0]
+    results = nbagent.tool_runs(run=A)
+    assert results["result_tokens_est"].tolist() == [
+        -(-chars // 4) for chars in results["result_chars"]
+    ]
+
+
+STATUSES: dict[str, tuple[list[int | None], str | None]] = {
+    "answered at once": ([None], None),
+    "answered after two": ([429, 503, None], "429,503"),
+    "never answered": ([500, 502, 503, 503], "500,502,503"),
+    "final at once": ([401], "401"),
+}
+
+
+@pytest.mark.parametrize(("replies", "statuses"), STATUSES.values(), ids=list(STATUSES))
+def test_a_turn_names_the_status_of_each_failed_attempt(
+    replies: list[int | None], statuses: str | None
+) -> None:
+    steps = [
+        Reply("Fine.")
+        if status is None
+        else Reply(
+            status=status, error={"error": {"message": "busy"}}, headers={"Retry-After": "0"}
+        )
+        for status in replies
+    ]
+    with ModelServer(steps) as server:
+        agent = nbagent.Agent("openai:m", base_url=server.url, retries=2, tools="none")
+        run = agent.run("Hello.")
+    assert run.turns[0].attempt_statuses == (statuses or "")
+    assert tokens(nbagent.turns(run="last"), "attempt_statuses") == [statuses]
+    assert nbagent.turns(run="last", attempt_statuses=statuses).shape[0] == 1
+    assert nbagent.open_run("last").record == run.record
