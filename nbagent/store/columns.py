@@ -136,6 +136,14 @@ def hash_sql(cell: str) -> str:
     return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
 
 
+def json_text_sql(document: str, path: str) -> str:
+    """SQL of a text in a JSON document, at a path that is SQL, too."""
+    text = f"CAST(json_extract({document}, {path}) AS TEXT)"
+    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
+    return f"CASE WHEN instr({document}, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
+
+_ATTEMPT_STATUSES = json_text_sql("x.doc", "'$.attempt_statuses'")
 _PARENT_OF_LINE = "FROM line JOIN runs p ON p.run_id = line.parent_id AND p.n < line.n"
 """A run is stored after its parent; in a stranger's store one may be its own ancestor."""
 DEPTH = Column(
@@ -322,7 +330,7 @@ TURNS = (
         "attempt_statuses",
         "status of each failed attempt, as 429,503; a code where no status came",
         sql="CASE WHEN instr(x.doc, 'attempt_statuses') AND json_valid(x.doc) "
-        "THEN json_extract(x.doc, '$.attempt_statuses') END",
+        f"THEN {_ATTEMPT_STATUSES} END",
     ),
     _number("retry_wait_ms", "time waited between attempts"),
     _word(

@@ -18,7 +18,7 @@ from nbagent.contracts.model import FinishReason
 from nbagent.contracts.records import Phase, RanIn
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.store import columns as declared
-from nbagent.store.columns import TIMESTAMP, Column, Dtype, hash_sql
+from nbagent.store.columns import TIMESTAMP, Column, Dtype, hash_sql, json_text_sql
 
 KNOWN_VALUES: dict[str, tuple[str, ...]] = {
     "error_code": get_args(ErrorCode),
@@ -110,8 +110,8 @@ _MESSAGES = """(
         m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
     FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
 ) x JOIN runs r ON r.n = x.run"""
-# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs. The texts are
-# joined after that: sorting would copy them.
+# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs. The texts
+# are joined after that: sorting would copy them.
 _SYSTEM_MESSAGES = f"""(
     SELECT g.run, -1 AS position, g.turn, 'system' AS role, 'system' AS source, s.text,
         NULL AS reasoning, NULL AS tool_calls, NULL AS tool_call_id, NULL AS tool_name,
@@ -174,9 +174,7 @@ conversation."""
 
 
 def _transition_field(key: str) -> str:
-    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
-    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
-    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+    return json_text_sql("x.body", f"x.place || '{key}'")
 
 
 def _moved(key: str) -> str:

@@ -40,7 +40,6 @@ OF_RUNS = (
 )
 OF_TURNS = (
     *("phase_before", "duration_ms", "model_ms", "ttft_ms", "attempts", "retry_wait_ms"),
-    "attempt_statuses",
     *("cost_usd", "cost_input_usd", "cost_cached_usd", "cost_output_usd", "saved_usd"),
     *("node", "agent", "notices"),
 )

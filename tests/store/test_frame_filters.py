@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -25,7 +24,7 @@ COSTS = (0.005, 0.01, 0.02, None)
 
 
 @pytest.fixture(autouse=True)
-def history() -> Iterator[None]:
+def history() -> None:
     """Four runs a day apart; each answers with its prompt and calls a tool with it."""
     for i, (prompt, cost) in enumerate(zip(PROMPTS, COSTS, strict=True)):
         story = Story(
@@ -38,7 +37,6 @@ def history() -> Iterator[None]:
         story.turn("", call, ttft_ms=float(i) if i else None)
         story.turn(prompt)
         current_store().add(story.end(cost_usd=cost, duration_ms=250.0 * i).run)
-    yield
 
 
 def letters(frame: Any) -> str:
@@ -147,11 +145,11 @@ def test_a_wrong_filter_is_one_line_that_says_what_to_write(
 
 
 def test_a_misspelt_batch_is_one_line_with_the_right_one() -> None:
-    agent = nbagent.Agent("offline:echo", tools="none")
-    agent.map(pd.DataFrame({"city": ["Oslo"]}), "Say {{ city }}.", name="refunds")
+    agent = nbagent.Agent("offline:demo", tools="none")
+    agent.map(pd.DataFrame({"city": ["Oslo"]}), "Say {{ city }}.", name="refunds").wait()
     with pytest.raises(UsageError, match=r"no row has batch='refnds'; did you mean 'refunds'\?"):
         nbagent.scores(batch="refnds")
-    assert len(nbagent.runs(batch="refunds", text="oslo")) == 1
+    assert nbagent.runs(batch="refunds")["prompt"].tolist() == ["Say Oslo."]
 
 
 def test_a_range_of_a_large_number_is_exact() -> None:

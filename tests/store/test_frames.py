@@ -139,6 +139,23 @@ def test_columns_and_dtypes_are_final_with_and_without_rows(name: str, store: St
         assert [(it, str(dtype)) for it, dtype in frame.dtypes.items()] == expected
 
 
+@each_frame
+def test_frames_come_back_the_same_from_parquet_and_feather(
+    name: str, store: Store, tmp_path: Path
+) -> None:
+    pytest.importorskip("pyarrow")
+    empty = read(store, name)
+    filled(store)
+    for frame in (empty, read(store, name)):
+        assert "object" not in {str(dtype) for dtype in frame.dtypes}
+        for form in ("parquet", "feather"):
+            getattr(frame, f"to_{form}")(tmp_path / form)
+            # Pandas chooses the storage of the texts that it reads, not their dtype.
+            with pd.option_context("mode.string_storage", "python"):
+                again = getattr(pd, f"read_{form}")(tmp_path / form)
+            pd.testing.assert_frame_equal(again, frame, check_column_type=False)
+
+
 PARTS: dict[str, Callable[[RunRecord], Sequence[Any]]] = {
     "runs": lambda record: [record],
     "turns": lambda record: record.turns,
