@@ -131,9 +131,9 @@ class History:
         return self._read("scores", filters)
 
     def prompts(self, **filters: Any) -> DataFrame:
-        """Return one row per different template and system prompt, with the time of its use.
+        """Return one row per different template, system prompt and tool, with the time of its use.
 
-        Join `sha` on `template_sha` or `system_sha`.
+        Join `sha` on `template_sha`, `system_sha` or, for `kind="tool"`, on `tool_sha`.
         """
         return self._read("prompts", filters)
 

@@ -19,12 +19,14 @@ import nbagent
 from nbagent.contracts.errors import UsageError
 from nbagent.session.stores import current_store
 
+frames: Any = nbagent
+
 PROMPTS = ("A refund, please.", "REFUND\0 it, 100%", "Straße_und ÄRGER", "")
 COSTS = (0.005, 0.01, 0.02, None)
 
 
 @pytest.fixture(autouse=True)
-def history() -> None:
+def stored_runs() -> None:
     """Four runs a day apart; each answers with its prompt and calls a tool with it."""
     for i, (prompt, cost) in enumerate(zip(PROMPTS, COSTS, strict=True)):
         story = Story(
@@ -70,7 +72,7 @@ RANGES: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize(("name", "value", "found"), RANGES.values(), ids=list(RANGES))
 def test_numbers_and_times_take_a_range(name: str, value: Any, found: str) -> None:
-    assert letters(nbagent.runs(**{name: value})) == found
+    assert letters(frames.runs(**{name: value})) == found
 
 
 TEXTS: dict[str, tuple[str, Any, str]] = {
@@ -98,16 +100,16 @@ TEXTS: dict[str, tuple[str, Any, str]] = {
 
 @pytest.mark.parametrize(("frame", "value", "found"), TEXTS.values(), ids=list(TEXTS))
 def test_text_finds_what_contains_it(frame: str, value: Any, found: str) -> None:
-    assert letters(getattr(nbagent, frame)(text=value)) == found
+    assert letters(getattr(frames, frame)(text=value)) == found
 
 
 def test_filters_of_all_kinds_hold_together_and_with_a_limit() -> None:
-    found = nbagent.runs(text="refund", cost_usd=(0.001, None), since="2026-03-05")
+    found = frames.runs(text="refund", cost_usd=(0.001, None), since="2026-03-05")
     assert letters(found) == "1"
-    assert letters(nbagent.messages(text="refund", limit=1)) == "1"
-    assert letters(nbagent.messages(role="assistant", chars=(16, None), session="main")) == "012"
-    assert letters(nbagent.turns(ttft_ms=(1, 2), text="")) == "12"
-    assert nbagent.prompts(kind="system", runs=(4, None))["text"].tolist() == ["Be brief."]
+    assert letters(frames.messages(text="refund", limit=1)) == "1"
+    assert letters(frames.messages(role="assistant", chars=(16, None), session="main")) == "012"
+    assert letters(frames.turns(ttft_ms=(1, 2), text="")) == "12"
+    assert frames.prompts(kind="system", runs=(4, None))["text"].tolist() == ["Be brief."]
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -140,7 +142,7 @@ def test_a_wrong_filter_is_one_line_that_says_what_to_write(
     filters: dict[str, Any], reason: str
 ) -> None:
     with pytest.raises(UsageError, match=reason) as caught:
-        nbagent.runs(**filters)
+        frames.runs(**filters)
     assert "\n" not in str(caught.value)
 
 
@@ -148,12 +150,12 @@ def test_a_misspelt_batch_is_one_line_with_the_right_one() -> None:
     agent = nbagent.Agent("offline:demo", tools="none")
     agent.map(pd.DataFrame({"city": ["Oslo"]}), "Say {{ city }}.", name="refunds").wait()
     with pytest.raises(UsageError, match=r"no row has batch='refnds'; did you mean 'refunds'\?"):
-        nbagent.scores(batch="refnds")
-    assert nbagent.runs(batch="refunds")["prompt"].tolist() == ["Say Oslo."]
+        frames.scores(batch="refnds")
+    assert frames.runs(batch="refunds")["prompt"].tolist() == ["Say Oslo."]
 
 
 def test_a_range_of_a_large_number_is_exact() -> None:
     write(current_store(), plain_run(1, run_id="a" * 16))
     exact = START + timedelta(microseconds=1)
-    assert nbagent.runs(run_id="a" * 16, started_at=(START, START)).shape[0] == 1
-    assert nbagent.runs(run_id="a" * 16, started_at=(exact, None)).empty
+    assert frames.runs(run_id="a" * 16, started_at=(START, START)).shape[0] == 1
+    assert frames.runs(run_id="a" * 16, started_at=(exact, None)).empty

@@ -21,6 +21,8 @@ from nbagent.contracts.records import Case, RunRecord, ScoreRecord, ToolRun
 from nbagent.session.stores import current_store
 from nbagent.store.batches import save_scores
 
+frames: Any = nbagent
+
 MONDAY = datetime(2026, 3, 2, 9, tzinfo=UTC)
 GPT, CLAUDE = "openai:gpt-x", "anthropic:claude-x"
 TOOLS = (ToolSpec(name="search", description="x" * 377, parameters={"type": "object"}),)
@@ -56,7 +58,7 @@ def save(run_id: str, *turns: dict[str, Any], first_turn: int = 1, **fields: Any
 
 
 @pytest.fixture(autouse=True)
-def history() -> None:
+def stored_runs() -> None:
     """Two conversations, one of them five runs deep, and a batch of two variants."""
     save(
         "1",
@@ -103,19 +105,19 @@ def history() -> None:
 
 
 def cost_per_right_answer() -> Any:
-    joined = nbagent.scores(scorer="exact").merge(nbagent.runs()[["run_id", "cost_usd"]])
+    joined = frames.scores(scorer="exact").merge(frames.runs()[["run_id", "cost_usd"]])
     sums = joined.groupby("variant")[["cost_usd", "value"]].sum()
     return (sums["cost_usd"] / sums["value"]).to_dict()
 
 
 QUESTIONS: dict[str, tuple[Callable[[], Any], Any]] = {
     "which tool fills my prompts": (
-        lambda: nbagent.tool_runs(session="a").groupby("tool_name")["result_tokens_est"].sum(),
+        lambda: frames.tool_runs(session="a").groupby("tool_name")["result_tokens_est"].sum(),
         {"search": 2600, "read": 100},
     ),
     "which share of the prompt was cached, by model": (
         lambda: (
-            nbagent.turns(session=["a", "b"])
+            frames.turns(session=["a", "b"])
             .groupby("model", observed=True)[["cached_tokens", "prompt_tokens"]]
             .sum()
             .pipe(lambda df: df["cached_tokens"] / df["prompt_tokens"])
@@ -124,13 +126,11 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], Any]] = {
         {GPT: round(2500 / 7200, 3), CLAUDE: round(1250 / 3500, 3)},
     ),
     "which failures cost how much waiting": (
-        lambda: (
-            nbagent.turns(attempts=(2, None)).groupby("attempt_statuses")["retry_wait_ms"].sum()
-        ),
+        lambda: frames.turns(attempts=(2, None)).groupby("attempt_statuses")["retry_wait_ms"].sum(),
         {"429,503": 1500.0, "429": 250.0},
     ),
     "which sessions go deeper than three": (
-        lambda: nbagent.runs(depth=(4, None)).groupby("session", observed=True)["depth"].max(),
+        lambda: frames.runs(depth=(4, None)).groupby("session", observed=True)["depth"].max(),
         {"b": 4},
     ),
     "what does a right answer cost, by variant": (
@@ -138,24 +138,24 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], Any]] = {
         {'{"system":"long"}': 1.0, '{"system":"short"}': 1.0},
     ),
     "how many tokens were sent again, by turn": (
-        lambda: nbagent.turns(session="a").groupby("turn")["resent_tokens"].sum(),
+        lambda: frames.turns(session="a").groupby("turn")["resent_tokens"].sum(),
         {1: 0, 2: 1000, 3: 2200},
     ),
     "which tokens were sent again and not read from a cache": (
-        lambda: nbagent.turns(session="a").pipe(
+        lambda: frames.turns(session="a").pipe(
             lambda df: (df["resent_tokens"] - df["cached_tokens"]).clip(lower=0).to_dict()
         ),
         {0: 0, 1: 0, 2: 700},
     ),
     "what do the tool definitions take of the first prompt": (
-        lambda: nbagent.turns(session="a", turn=1).pipe(
+        lambda: frames.turns(session="a", turn=1).pipe(
             lambda df: (df["toolset_tokens_est"] / df["prompt_tokens"]).to_dict()
         ),
         {0: 0.1},
     ),
     "which answers of this week name a refund, and their cost": (
         lambda: (
-            nbagent.runs(text="refund", since="2026-03-02", until="2026-03-09")
+            frames.runs(text="refund", since="2026-03-02", until="2026-03-09")
             .set_index("run_id")["cost_usd"]
             .to_dict()
         ),
@@ -163,21 +163,19 @@ QUESTIONS: dict[str, tuple[Callable[[], Any], Any]] = {
     ),
     "which slow calls failed": (
         lambda: (
-            nbagent.tool_runs(duration_ms=(1000, None), ok=False)
+            frames.tool_runs(duration_ms=(1000, None), ok=False)
             .groupby(["tool_name", "error"], observed=True)
             .size()
         ),
         {("read", "too slow"): 1},
     ),
     "how long until the first token, by model": (
-        lambda: (
-            nbagent.turns(ttft_ms=(0, None)).groupby("model", observed=True)["ttft_ms"].median()
-        ),
+        lambda: frames.turns(ttft_ms=(0, None)).groupby("model", observed=True)["ttft_ms"].median(),
         {GPT: 300.0, CLAUDE: 50.0},
     ),
     "on which cases do two scorers differ": (
         lambda: (
-            nbagent.scores(batch="cases")
+            frames.scores(batch="cases")
             .pivot_table(index="run_id", columns="scorer", values="value", observed=True)
             .query("exact != strict")
             .index.str[0]

@@ -122,8 +122,10 @@ class FrameCells:
         orders: list[Any] = []
         n_before = 0
         for query, part in zip(self._queries, self._parts, strict=True):
-            cells = (part.cells[name] for name in ("turn", "position"))
-            keys: list[Any] = [np.array(column, np.float64) for column in cells]
+            keys: list[Any] = [
+                np.array(part.cells[name], dtype=np.str_ if name == "sha" else np.float64)
+                for name in self._frame.sorted_by
+            ]
             if not query.is_whole:
                 keys.append(np.array(part.numbers, dtype=np.int64))
             order: Any = np.lexsort(keys) + n_before
