@@ -117,6 +117,27 @@ def _as_responses(line: bytes) -> bytes:
     return json.dumps(body).encode()
 
 
+ENDPOINTS = {
+    "openai:little": "/v1/chat/completions",
+    "openai-responses:little": "/v1/responses",
+    "groq:little": "/v1/chat/completions",
+    "azure:little": "/chat/completions",
+}
+
+
+@pytest.mark.parametrize("model", ENDPOINTS)
+def test_each_server_gets_the_endpoint_that_its_batches_know(
+    model: str, server: BatchServer
+) -> None:
+    server.outcome = lambda n: "missing"
+    send(server, model, TABLE.head(1)).wait()
+    (sent,) = server.batches.values()
+    assert sent.facts["endpoint"] == ENDPOINTS[model]
+    line = json.loads(server.files[sent.facts["input_file_id"]])
+    assert (line["url"], line["method"]) == (ENDPOINTS[model], "POST")
+    assert (sent.facts["completion_window"], "stream" in line["body"]) == ("24h", False)
+
+
 def test_a_case_costs_half_of_a_single_request_also_in_the_estimate(
     server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
