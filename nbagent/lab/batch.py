@@ -331,6 +331,10 @@ class Batch(BatchInStore):
             self._n_waiting -= 1
         return self
 
+    def _await_end(self) -> None:
+        if self.is_at_work:
+            self.wait()
+
     async def await_end(self) -> Batch:
         """`wait()` for `await`. Leaving it before the end stops the batch."""
         if self._run_task is None:

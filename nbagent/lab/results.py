@@ -224,12 +224,15 @@ class BatchResults(ABC):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write its cases and scores to a JSON file, as a baseline: data only, secrets hidden.
 
+        A batch at work is waited for.
+
         `nbagent.read_batch` reads it, `check(baseline=…)` compares with it. Texts are cut so that
         the file has at most 16 MB; runs stay in the store.
 
         Returns:
             The file.
         """
+        self._await_end()
         return save_batch(path, self.name, self.axes, self.results())
 
     def check(
@@ -245,7 +248,8 @@ class BatchResults(ABC):
     ) -> CheckResult:
         """Check the scores, for example in a test: `assert batch.check(min={"exact": 0.9})`.
 
-        Every variant must meet every requirement; `batch.only(prompt="v2").check(…)` checks one.
+        A batch at work is waited for. Every variant must meet every requirement;
+        `batch.only(prompt="v2").check(…)` checks one.
         Every case must have its answer and its scores.
 
         Args:
@@ -265,6 +269,7 @@ class BatchResults(ABC):
         Raises:
             UsageError: a score or the baseline is unknown, or they cannot be compared.
         """
+        self._await_end()
         if not_worse_than is not None and baseline is not None:
             raise UsageError("not_worse_than and baseline are two names of one option; give one")
         source = baseline if not_worse_than is None else not_worse_than
@@ -277,6 +282,9 @@ class BatchResults(ABC):
         )
         earlier = None if source is None else self._baseline(source).results()
         return check_results(self.name, self.results(), required, earlier)
+
+    def _await_end(self) -> None:
+        """Wait for its end if it is at work."""
 
     def _baseline(self, source: Any) -> BatchResults:
         """Return the batch that `not_worse_than` names."""
