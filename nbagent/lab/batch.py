@@ -331,9 +331,8 @@ class Batch(BatchInStore):
             self._n_waiting -= 1
         return self
 
-    def _await_end(self) -> None:
-        if self.is_at_work:
-            self.wait()
+    def _at_its_end(self) -> Batch:
+        return self.wait() if self.is_at_work else self
 
     async def await_end(self) -> Batch:
         """`wait()` for `await`. Leaving it before the end stops the batch."""

@@ -232,8 +232,8 @@ class BatchResults(ABC):
         Returns:
             The file.
         """
-        self._await_end()
-        return save_batch(path, self.name, self.axes, self.results())
+        done = self._at_its_end()
+        return save_batch(path, done.name, done.axes, done.results())
 
     def check(
         self,
@@ -248,9 +248,8 @@ class BatchResults(ABC):
     ) -> CheckResult:
         """Check the scores, for example in a test: `assert batch.check(min={"exact": 0.9})`.
 
-        A batch at work is waited for. Every variant must meet every requirement;
-        `batch.only(prompt="v2").check(…)` checks one.
-        Every case must have its answer and its scores.
+        A batch at work is waited for. Every variant must meet every requirement, and every case
+        must have its answer and its scores; `batch.only(prompt="v2").check(…)` checks one variant.
 
         Args:
             min: least mean of each score. The mean itself must reach it; its interval is shown. A
@@ -269,7 +268,6 @@ class BatchResults(ABC):
         Raises:
             UsageError: a score or the baseline is unknown, or they cannot be compared.
         """
-        self._await_end()
         if not_worse_than is not None and baseline is not None:
             raise UsageError("not_worse_than and baseline are two names of one option; give one")
         source = baseline if not_worse_than is None else not_worse_than
@@ -281,10 +279,11 @@ class BatchResults(ABC):
             max_cost_usd=max_cost_usd,
         )
         earlier = None if source is None else self._baseline(source).results()
-        return check_results(self.name, self.results(), required, earlier)
+        return check_results(self.name, self._at_its_end().results(), required, earlier)
 
-    def _await_end(self) -> None:
-        """Wait for its end if it is at work."""
+    def _at_its_end(self) -> BatchResults:
+        """Wait for its end if it is at work, and return it."""
+        return self
 
     def _baseline(self, source: Any) -> BatchResults:
         """Return the batch that `not_worse_than` names."""
