@@ -301,7 +301,7 @@ class Case(Value):
 
 
 class ScoreRecord(Value):
-    """Score of a run by a scorer, a judge or a person; one for each run, scorer and version."""
+    """Score of a run; one for each run, name and version by a scorer or judge, and by a person."""
 
     run_id: str
     scorer: str
@@ -310,7 +310,7 @@ class ScoreRecord(Value):
     """An assertion, a number or a label; None if the scorer failed or returned None."""
     reason: str | None = None
     by: str
-    """`function`, `person`, or the model id of a judge."""
+    """`function`, the name of a person, or the model id of a judge."""
     error: str | None = None
     """Error that the scorer raised."""
     at: datetime
@@ -319,6 +319,11 @@ class ScoreRecord(Value):
     row: dict[str, str] | None = None
     """Short hashes of the row's values that the scorer used, by column; None for a label."""
     better: Better = "higher"
+
+    @property
+    def is_label(self) -> bool:
+        """True if a person gave it."""
+        return self.row is None and self.error is None
 
 
 class WorkflowRef(Value):

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult, ToolUse
+from nbagent.contracts.case_results import MEASURES, CaseResult, ToolUse, joint_scores
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
 from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.records import Better, ScoreRecord
-from nbagent.lab.case_state import CaseState, current_scores, versions_of
+from nbagent.lab.case_state import CaseState, counting_scores, versions_of
 from nbagent.lab.plan import Variant, is_missing, key_text
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.typed_answer import OutputType
@@ -121,7 +121,8 @@ def _score_columns(results: Sequence[CaseResult]) -> dict[str, Any]:
 
 
 def _score_of(result: CaseResult, name: str) -> bool | float | str | None:
-    return next((score.value for score in result.scores if score.scorer == name), None)
+    own = joint_scores(score for score in result.scores if score.scorer == name)
+    return own[name].value if own else None
 
 
 def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "boolean") -> Any:
@@ -131,15 +132,6 @@ def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "b
         None if value is None else str(value) if dtype == "string" else value for value in values
     ]
     return dataframes.array_of(dtype, cells)
-
-
-MEASURES: dict[str, Callable[[CaseResult], float | None]] = {
-    "cost_usd": lambda case: case.full_cost_usd,
-    "tokens": lambda case: case.total_tokens,
-    "duration_ms": lambda case: case.duration_ms,
-    "turns": lambda case: case.turns,
-}
-"""Measures of a case that need no scorer; of each, less is better. A score of the name counts."""
 
 
 def direction_of(results: Sequence[CaseResult], score: str | None) -> Better:
@@ -301,9 +293,7 @@ def _scores_by_run(
     counts, by_run = versions_of(records, versions), dict[str, list[ScoreRecord]]()
     for score in records:
         by_run.setdefault(score.run_id, []).append(score)
-    return {
-        run_id: tuple(current_scores(scores, counts).values()) for run_id, scores in by_run.items()
-    }
+    return {run_id: tuple(counting_scores(scores, counts)) for run_id, scores in by_run.items()}
 
 
 def _outputs(
@@ -356,7 +346,7 @@ def estimate(
             completion_tokens=completion or 0,
             total_tokens=prompt + (completion or 0),
         )
-        cost = chosen.price(usage, chosen.model)
+        cost = preflight.active.plan.price(usage, chosen.model)
         is_priced, is_whole = is_priced and cost is not None, is_whole and completion is not None
         total_usd += cost.total_usd if cost else 0.0
         rows.append(
@@ -390,10 +380,11 @@ def _expected_tokens(
     done = [entry for entry in own if entry.status == "ok"]
     if done and todo:
         runs: Any = _read_last_runs(store, "runs", done)
-        means = [runs[name].mean() for name in ("prompt_tokens", "completion_tokens")]
-        # No number if the server reported no usage.
-        if all(mean == mean and mean is not None for mean in means):
-            return round(means[0] * len(todo)), round(means[1] * len(todo))
+        # Without those for which the server reported no usage.
+        known = [runs[name].dropna() for name in ("prompt_tokens", "completion_tokens")]
+        if all(map(len, known)):
+            prompt, completion = (round(float(tokens.mean()) * len(todo)) for tokens in known)
+            return prompt, completion
     around = ahead.first_request_bytes - ahead.first_prompt_chars
     chars = sum(around + len(entry.planned.rendered.prompt) for entry in todo)
     return chars // _BYTES_PER_TOKEN, None if todo else 0

@@ -86,6 +86,8 @@ def numeric(frame: Any) -> Any:
 
 def _labels(scored: Any) -> list[str]:
     """Return the labels that scored cases have; none if their scores are numbers."""
+    if scored["value"].dtype.kind in "bif":
+        return []
     values = scored["value"].dropna().tolist()
     if not any(isinstance(value, str) for value in values):
         return []

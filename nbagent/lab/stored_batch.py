@@ -31,6 +31,7 @@ from nbagent.session.template import Rendered, Template
 from nbagent.settings.sources import current_settings, project_file_error
 from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
 from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.provider_batches import waiting_notes
 from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
@@ -79,8 +80,27 @@ class BatchInStore(BatchResults):
         settings = current_settings(without_project=bool(project_file_error()))
         return to_notebook_batch(self.name, self.axes, self.results(), settings.records)
 
-    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
-        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
+    def review(
+        self,
+        name: str = "review",
+        *,
+        scale: int = 5,
+        seed: int = 0,
+        by: str = "person",
+        reason: bool = False,
+    ) -> None:
+        """Let a person label the answers from 1 to `scale`, without seeing the variant.
+
+        Several people may review one batch: each gives a name, sees no labels of others, and
+        continues with the answers that this person has not labelled yet. `agreement` compares them.
+
+        Args:
+            name: name of the score.
+            scale: best label, 2 to 5.
+            seed: seed of the order.
+            by: name of the person.
+            reason: require a reason for each label.
+        """
         # Deleted runs (`%agent forget`) are left out.
         there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
         cases = [
@@ -91,7 +111,10 @@ class BatchInStore(BatchResults):
         # Late: a review imports the code that asks a person.
         from nbagent.lab.review import Review
 
-        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+        review = Review(
+            cases, name=name, scale=scale, seed=seed, by=by, reason=reason, store=self._store
+        )
+        review.run()
 
 
 class StoredBatch(BatchInStore):
@@ -225,6 +248,7 @@ def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> Ba
         left_s=None,
         started_at=start,
         failures=failures_of(entries),
+        notes=waiting_notes(store, name) if is_open else (),
         models=tuple(dict.fromkeys(item.run.model for item in runs)),
         variants=summaries_of(entries),
     )

@@ -476,6 +476,28 @@ class Settings(_Shared):
         return ToolPolicy(**rules, limits=limits, isolation=self.isolation)
 
 
+class BatchOptions(Values):
+    """Options of a batch, beside those of each of its runs."""
+
+    __slots__ = ()
+
+    repeat = Option[int](
+        "--repeat N", "with --over: runs per case", types.number(1, 10_000, whole=True), 1
+    )
+    concurrency = Option[int](
+        "--concurrency N",
+        "with --over: maximum number of parallel runs (default: 16)",
+        types.number(1, 10_000, whole=True),
+        16,
+    )
+    max_failed = Option[int | float | None](
+        "--max-failed N | SHARE",
+        "with --over: stop when more than N cases failed, or more than a share such as 0.2; 0 "
+        "stops at the first",
+        types.failed_cases,
+    )
+
+
 def checked_value(name: str, value: Any, *, where: str = "") -> Any:
     """Check and convert the value of a setting. Raises UsageError."""
     return Settings.row(name, where).checked(value, where)
