@@ -354,6 +354,9 @@ class Batch(BatchInStore):
             self._n_waiting -= 1
         return self
 
+    def _at_its_end(self) -> Batch:
+        return self.wait() if self.is_at_work else self
+
     async def await_end(self) -> Batch:
         """`wait()` for `await`. Leaving it before the end stops the batch."""
         if self._run_task is None:
