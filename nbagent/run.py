@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from nbagent import runtime
@@ -23,7 +22,8 @@ from nbagent.contracts.records import EngineTurn, Phase, RunRecord, as_turn_id
 from nbagent.contracts.secrets import KeyFunction, KeySource
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.export.formats import FORMATS, ExportSource
-from nbagent.files.opening import LinkRefused, remove_own_file, replace_named_file
+from nbagent.export.written_file import write_export
+from nbagent.files.opening import remove_own_file
 from nbagent.providers.default_model import with_provider
 from nbagent.providers.offline import test_source
 from nbagent.run_tree import RetryResult
@@ -36,7 +36,6 @@ from nbagent.session.request import Kind, RunRequest, ServerKey
 from nbagent.session.stores import cache_file, current_store, find_run, set_last_run, store_at
 from nbagent.session.typed_answer import OutputType, answer_text
 from nbagent.settings.options import RunOptions
-from nbagent.settings.sources import named_path
 from nbagent.store.dataframes import frame_of
 from nbagent.store.writer import Store
 from nbagent.view.text_format import pluralize, sanitize_prose
@@ -243,15 +242,7 @@ class Run:
         # Half a character (a lone surrogate) cannot be written.
         text = row.render(source).encode("utf-8", "replace").decode()
         if path is not None:
-            try:
-                replace_named_file(named_path(path, "path", base=Path.cwd()), text.encode())
-            except LinkRefused as error:
-                raise UsageError(
-                    f"{path} is not written: {error.link.name} is a link, and links below the "
-                    f"project are not followed; name {os.path.realpath(path)} to write there"
-                ) from None
-            except OSError as error:
-                raise UsageError(f"{path} cannot be written ({error.strerror})") from None
+            write_export(text, path)
         return text
 
     def send_spans(self, provider: Any = None, *, content: bool = False) -> None:

@@ -29,6 +29,8 @@ from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
 from nbagent.contracts.stop_reasons import StopReason
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
+Better = Literal["higher", "lower"]
+"""Direction of a score."""
 RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -219,6 +221,8 @@ class EngineTurn(Value):
     """Time from the last attempt's request to its first token."""
     attempts: int = 1
     """Number of attempts, also if none of them was answered."""
+    attempt_statuses: str = ""
+    """HTTP status of each failed attempt (`429,503`); the code of an error without one."""
     retry_wait_ms: float = 0.0
     """Time waited between attempts and for a rate limit."""
     cost_usd: float | None = None
@@ -299,7 +303,7 @@ class Case(Value):
 
 
 class ScoreRecord(Value):
-    """Score of a run by a scorer, a judge or a person; one for each run, scorer and version."""
+    """Score of a run; one for each run, name and version by a scorer or judge, and by a person."""
 
     run_id: str
     scorer: str
@@ -308,7 +312,7 @@ class ScoreRecord(Value):
     """An assertion, a number or a label; None if the scorer failed or returned None."""
     reason: str | None = None
     by: str
-    """`function`, `person`, or the model id of a judge."""
+    """`function`, the name of a person, or the model id of a judge."""
     error: str | None = None
     """Error that the scorer raised."""
     at: datetime
@@ -316,6 +320,12 @@ class ScoreRecord(Value):
     """Id of the run in which a model judged."""
     row: dict[str, str] | None = None
     """Short hashes of the row's values that the scorer used, by column; None for a label."""
+    better: Better = "higher"
+
+    @property
+    def is_label(self) -> bool:
+        """True if a person gave it."""
+        return self.row is None and self.error is None
 
 
 class WorkflowRef(Value):

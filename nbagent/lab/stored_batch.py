@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
 from nbagent.lab.batch_document import planned_cases, stored_table, with_dtype
+from nbagent.lab.case_pages import BatchCases, add_labels, page_options, show_page
 from nbagent.lab.case_state import (
     CaseState,
     assign_earlier_runs,
@@ -21,15 +23,18 @@ from nbagent.lab.case_state import (
     summaries_of,
 )
 from nbagent.lab.frames import read_results
-from nbagent.lab.plan import PlannedCase, Row, Variant, key_text
+from nbagent.lab.plan import PlannedCase, Row, Variant
 from nbagent.lab.results import BatchResults, axes_of
-from nbagent.run import Run, open_run, public_names
+from nbagent.run import public_names
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
+from nbagent.settings.sources import current_settings, project_file_error
 from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
 from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.provider_batches import waiting_notes
+from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.text_format import pluralize
@@ -52,28 +57,57 @@ class BatchInStore(BatchResults):
 
     _store: Store
 
+    @property
+    @abstractmethod
+    def progress(self) -> BatchProgress:
+        """Progress so far."""
+
     @abstractmethod
     def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
 
-    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """Return the run that answered a row, in the variant with these labels.
+    def _baseline(self, source: Any) -> BatchResults:
+        if not isinstance(source, str) or source.endswith(".json"):
+            return super()._baseline(source)
+        if source != "last":
+            return _open_batch(self._store, source)
+        keys = {result.row_key for result in self.results()}
+        for name in batch_names(self._store):
+            opened = _open_batch(self._store, name)
+            if name != self.name and keys & {result.row_key for result in opened.results()}:
+                return opened
+        raise UsageError(
+            "not_worse_than='last': the store has no other batch with these rows; give the file "
+            "that batch.save('baseline.json') wrote"
+        )
 
-        Raises:
-            UsageError: there is no such run (yet), or several.
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        # A broken file of the project stops no picture.
+        settings = current_settings(without_project=bool(project_file_error()))
+        return to_notebook_batch(self.name, self.axes, self.results(), settings.records)
+
+    def review(
+        self,
+        name: str = "review",
+        *,
+        scale: int = 5,
+        seed: int = 0,
+        by: str = "person",
+        reason: bool = False,
+    ) -> None:
+        """Let a person label the answers from 1 to `scale`, without seeing the variant.
+
+        Several people may review one batch: each gives a name, sees no labels of others, and
+        continues with the answers that this person has not labelled yet. `agreement` compares them.
+
+        Args:
+            name: name of the score.
+            scale: best label, 2 to 5.
+            seed: seed of the order.
+            by: name of the person.
+            reason: require a reason for each label.
         """
-        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
-        if len(matches) != 1 or not matches[0].run_id:
-            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
-            raise UsageError(
-                f"there {problem} of row {key!r}, attempt {attempt}"
-                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
-                f"{', '.join(self.axes) or 'none'}"
-            )
-        return open_run(matches[0].run_id)
-
-    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
-        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
         # Deleted runs (`%agent forget`) are left out.
         there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
         cases = [
@@ -84,12 +118,50 @@ class BatchInStore(BatchResults):
         # Late: a review imports the code that asks a person.
         from nbagent.lab.review import Review
 
-        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+        review = Review(
+            cases, name=name, scale=scale, seed=seed, by=by, reason=reason, store=self._store
+        )
+        review.run()
 
+    def page(
+        self,
+        name: str = "review",
+        *,
+        scale: int = 5,
+        by: str = "person",
+        blind: bool = False,
+    ) -> None:
+        """Show all cases on one page: filter, sort, compare, unfold and label them.
 
-def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
-    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
-    return result.row_key == key_text(key) and result.attempt == attempt and labels
+        It is live while the batch works. Labels are stored at once, as with `nbagent.score`.
+
+        Args:
+            name: name of the score that its labels get.
+            scale: best label, 2 to 5; 0 for yes and no.
+            by: name of the person who labels.
+            blind: True hides the variants and what would name them.
+
+        Raises:
+            UsageError: an option is not valid.
+        """
+        show_page(self.case_source(page_options(name, scale, by, blind)))
+
+    def case_source(self, options: Mapping[str, Any] | None = None) -> BatchCases:
+        """Return the cases for a page."""
+        return BatchCases(self, page_options() if options is None else options)
+
+    def add_labels(self, path: str | os.PathLike[str], *, by: str | None = None) -> int:
+        """Store the labels that the page of `export("html")` exported, and return their number.
+
+        Args:
+            path: the file `labels.json`.
+            by: name of the person; by default the one that the file names.
+
+        Raises:
+            UsageError: the file has no labels, or one of a run that this batch does not have; then
+                nothing is stored.
+        """
+        return add_labels(self, path, by)
 
 
 class StoredBatch(BatchInStore):
@@ -159,6 +231,9 @@ class StoredBatch(BatchInStore):
         arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
         return agent.map(data, **arguments)
 
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Do nothing: this process does not run it."""
+
     def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
         raise UsageError(
@@ -179,7 +254,8 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"continued"})
+        hidden = {"case_source", "continued", "notebook_record", "stop"}
+        return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -190,7 +266,7 @@ class StoredBatch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress):
+        if not frontend().show_batch(self.progress, self):
             print(self)
 
 
@@ -220,9 +296,22 @@ def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> Ba
         left_s=None,
         started_at=start,
         failures=failures_of(entries),
+        notes=waiting_notes(store, name) if is_open else (),
         models=tuple(dict.fromkeys(item.run.model for item in runs)),
         variants=summaries_of(entries),
     )
+
+
+def _open_batch(store: Store, name: str) -> StoredBatch:
+    """Open a batch of a store; the error suggests the nearest name."""
+    doc = batch_doc(store, name)
+    if doc is None and name.endswith(".json"):
+        raise UsageError(f"there is no batch {name!r}; nbagent.read_batch({name!r}) reads a file")
+    if doc is None:
+        known = batch_names(store)
+        hint = nearest_or_all(name, known, "the batches are") or "; the store has none"
+        raise UsageError(f"there is no batch {name!r}{hint}")
+    return StoredBatch(store, name, doc)
 
 
 def batch(
@@ -243,13 +332,8 @@ def batch(
     Raises:
         UsageError: the store has no such batch; the nearest name is suggested.
     """
-    store, text = store_to_read(), str(name)
-    doc = batch_doc(store, text)
-    if doc is None:
-        known = batch_names(store)
-        hint = nearest_or_all(text, known, "the batches are") or "; the store has none"
-        raise UsageError(f"there is no batch {text!r}{hint}")
-    opened = StoredBatch(store, text, doc)
+    text = str(name)
+    opened = _open_batch(store_to_read(), text)
     if data is None and agent is None:
         return opened
     if data is None or agent is None:

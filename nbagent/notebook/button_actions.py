@@ -49,8 +49,8 @@ _SEARCH_CHARS = 1_000
 _RECENT_RUNS = 200
 _MAX_OTHERS = 40
 _RUN_STARTING = ("continue", "retry", "fork")
-_OF_PAGE = ("cell", "search")
-"""Actions that change no output."""
+_OF_PAGE = ("cell", "search", "cases")
+"""Actions that change no output of a run."""
 _PROMPT_LABEL = "Further instructions for the model (optional)"
 
 
@@ -167,7 +167,7 @@ def on_message(message: object) -> None:
         return
     reply = partial(_reply, output, click)
     if isinstance(output, ListOutput):
-        do, is_known = partial(_do_in_list, output), click.do in ("show", "search")
+        do, is_known = partial(_do_in_list, output), click.do in ("show", "search", "cases")
     else:
         do, is_known = partial(_act, output), click.do in (*FORM_TITLES, "cell")
         is_known = is_known and click.run in output.run_ids
@@ -237,7 +237,14 @@ def _act(output: Output, click: Message, reply: Callable[..., None]) -> None:
 
 
 def _do_in_list(output: ListOutput, click: Message, reply: Callable[..., None]) -> None:
-    if click.do == "show":
+    if click.do == "cases":
+        if not output.takes_updates(click.tab):
+            raise UsageError(
+                "this page was loaded after the batch; batch.page() in a cell shows all cases"
+            )
+        output.open_cases()
+        reply(said="")
+    elif click.do == "show":
         _load(output, click.run)
         output.open(click.run)
         reply(said="")

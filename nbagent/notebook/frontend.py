@@ -21,8 +21,9 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
-from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
+from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch, batch_metadata
 from nbagent.notebook.capture import capture
+from nbagent.notebook.case_page import CasePage, show_cases
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -34,6 +35,7 @@ from nbagent.runtime import Pump, RunTask
 from nbagent.session.frontend import (
     BatchControls,
     BatchView,
+    CaseSource,
     Cell,
     Frontend,
     InputPrompt,
@@ -156,21 +158,21 @@ class NotebookFrontend(Frontend):
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
         if not kernel.page_may_come():
-            return FinalBatch()
+            return FinalBatch(controls)
         try:
             button_actions.enable_buttons()
             return LiveBatch(progress, controls)
         except Exception:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
-            return FinalBatch()
+            return FinalBatch(controls)
 
-    def show_batch(self, progress: BatchProgress) -> bool:
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
         """Show a batch that is the last expression of a cell, unless this cell has shown it."""
         if kernel.in_kernel() and was_shown_here(_batch_key(progress)):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        return self.show_list(BatchSnapshot(progress))
+        return _show_list(BatchSnapshot(progress), controls=controls)
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -178,13 +180,14 @@ class NotebookFrontend(Frontend):
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
+        return _show_list(runs, search)
+
+    def show_cases(self, source: CaseSource) -> bool:
+        """Show the page over all cases; a plain table where no page shows it."""
         if not kernel.in_kernel():
             return False
-        if kernel.is_headless():
-            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
-        else:
-            button_actions.enable_buttons()
-            ListOutput(search).show(runs)
+        button_actions.enable_buttons()
+        show_cases(source)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
@@ -196,6 +199,27 @@ class NotebookFrontend(Frontend):
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
+
+
+def _show_list(
+    runs: RunList,
+    search: Callable[[str], RunList] | None = None,
+    controls: BatchControls | None = None,
+) -> bool:
+    """Show a list in an output of the cell; `controls` are those of a batch."""
+    if not kernel.in_kernel():
+        return False
+    metadata = batch_metadata(controls) if controls else {}
+    if kernel.is_headless():
+        made = {"text/html": page(runs.node()), "text/plain": str(runs)}
+        display(made, raw=True, metadata=metadata)
+        return True
+    button_actions.enable_buttons()
+    output = ListOutput(search)
+    if controls is not None:
+        output.show_cases = lambda below: CasePage(controls.case_source(), below)
+    output.show(runs, metadata)
+    return True
 
 
 class RawSink(NoticePrinter):

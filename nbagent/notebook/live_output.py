@@ -76,18 +76,26 @@ def listen(widget: Any, on_message: Callable[[object], object]) -> None:
 class LiveOutput:
     """One output in which pages show something live, until its saved picture replaces it."""
 
-    def __init__(self, output: Output, shown: Shown, *, above: int = 0) -> None:
+    def __init__(
+        self,
+        output: Output,
+        shown: Shown,
+        *,
+        above: int = 0,
+        widget: type[LiveWidget] = LiveWidget,
+    ) -> None:
         """Show it below the output's first parts; `show` displays it.
 
         Args:
             output: the output.
             shown: what pages show.
             above: number of the output's parts that are drawn above it.
+            widget: class of the widget, with the code that its page needs.
         """
         self.output, self.shown, self.above = output, shown, above
         self.display = FinalDisplay(output)
         """Brings the end to the front end."""
-        self.widget = LiveWidget(lambda: [*output.nodes(above), shown.picture()])
+        self.widget = widget(lambda: [*output.nodes(above), shown.picture()])
         shown.updates.send = self.send
         listen(self.widget, self.on_message)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -44,6 +44,10 @@ class Shown(ABC):
     def picture(self) -> Node:
         """Draw it as a widget shows it. Any thread."""
         return self.whole()
+
+    def rest(self) -> Iterable[list[Op]]:
+        """Draw what a page gets after the whole picture, in slices. Any thread."""
+        return ()
 
     def on_pages(self, is_shown: bool) -> None:  # noqa: B027 (only some do something)
         """Do something when a page shows it, or none does any more. Any thread."""
@@ -125,6 +129,8 @@ class LiveUpdates:
             self.on_error(error)
             return
         self._send_ops(ops, page)
+        for more in self._shown.rest():
+            self._send_ops(more, page)
 
     def _send_to(self, page: int | str) -> None:
         if not self._is_over:

@@ -204,11 +204,14 @@ class ListOutput(Output):
         """Create an empty list; `search` returns the runs that contain a text."""
         super().__init__()
         self.search = search
+        self.show_cases: Callable[[Output], object] | None = None
+        """Shows the page over all cases of a batch in an output."""
         self._below: Output | None = None
 
-    def show(self, runs: RunList) -> None:
-        """Show the saved form of the list."""
-        self._display({"text/html": page(runs.node(self.id)), "text/plain": str(runs)})
+    def show(self, runs: RunList, metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the saved form of the list, with metadata for the output."""
+        made = {"text/html": page(runs.node(self.id)), "text/plain": str(runs)}
+        self._display(made, metadata)
         self.show_empty_below()
 
     def show_empty_below(self) -> None:
@@ -219,11 +222,23 @@ class ListOutput(Output):
 
     def open(self, run_id: str) -> None:
         """Show a run of the store below the list, in place of the previous one."""
+        below = self._free_output()
+        run = current_store().load(run_id)
+        below.parts = [(run.id,)]
+        below.show_saved(run)
+
+    def open_cases(self) -> None:
+        """Show all cases of the batch below it, in place of a run."""
+        if self.show_cases is None:
+            raise UsageError("its cases cannot be shown here; write batch.page() in a cell")
+        below = self._free_output()
+        below.parts = []
+        self.show_cases(below)
+
+    def _free_output(self) -> Output:
         if self._below is None or self._below.running_id:
             raise UsageError("a run below this list is still running; wait for its end")
-        run = current_store().load(run_id)
-        self._below.parts = [(run.id,)]
-        self._below.show_saved(run)
+        return self._below
 
 
 def find_output(output_id: object) -> Output | None:

@@ -102,11 +102,12 @@ function panelLayout(fields, formats) {
       ["div", { class: "nba-row nba-panel-head" },
         ["span", { class: "nba-totals" }],
         panelOpener("runs", "Runs"), panelOpener("session", "Session"),
-        panelOpener("export", "Export"), panelButton("new", "New conversation")],
+        panelOpener("batches", "Batches"), panelOpener("export", "Export"), panelButton("new", "New conversation")],
       panelDrawer("runs", ["input", { type: "search", "aria-label": "Search the runs",
         placeholder: "text in prompts, answers or results; a name, a model, a state" }],
         panelList("runs")),
       panelDrawer("session", panelList("session")),
+      panelDrawer("batches", panelList("batches")),
       panelDrawer("export", ["div", { class: "nba-row" },
         ["select", { "aria-label": "Run to export" }], ...exports,
         ["span", { class: "nba-nothing" }, "Nothing to export yet"]])],
@@ -168,8 +169,8 @@ function createPanel(shared, el) {
   function begin(pictures) {
     view?.close();
     view = createView({ pictures: () => pictures, send }, thread);
-    // The style sheet reverses the list, so 0 is its end.
-    thread.scrollTop = 0;
+    // The style sheet reverses the list, so 0 is its end. A page over all cases has its head above.
+    thread.scrollTop = thread.querySelector(".nba-cases") ? -thread.scrollHeight : 0;
   }
 
   // Drawers: below the buttons of their bar, so that no button moves under the mouse.
@@ -212,7 +213,7 @@ function createPanel(shared, el) {
   /** Update the open lists. One that the person is at waits: its rows would move under the mouse. */
   function onListsChanged() {
     for (const { dataset } of all(".nba-drawer:not([hidden])")) {
-      if (["runs", "session", "packages"].includes(dataset.key)) outdated.add(dataset.key);
+      if (["runs", "session", "batches", "packages"].includes(dataset.key)) outdated.add(dataset.key);
     }
     askOutdated();
   }
@@ -253,6 +254,10 @@ function createPanel(shared, el) {
       },
       open: (button) => {
         send({ kind: "open", value: button.value });
+        closeDrawer(button);
+      },
+      cases: (button) => {
+        send({ kind: "open", name: "batch", value: button.value });
         closeDrawer(button);
       },
       show: (button) => {

@@ -30,6 +30,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
 from nbagent.notebook import button_actions, kernel, panel_lists
+from nbagent.notebook.case_page import CASE_CODE, LiveCases
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
 from nbagent.notebook.live_output import comm_id, listen
 from nbagent.notebook.messages import Message, read_message
@@ -50,9 +51,12 @@ from nbagent.session.template import render
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.view.advice import for_panel
+from nbagent.view.case_table import CASES_KEY
 from nbagent.view.node import Node
+from nbagent.view.page_code import read_page_file
 from nbagent.view.run_status import is_unfinished, waits_for_words
 from nbagent.view.text_format import sanitize_value
+from nbagent.view.theme import cases_stylesheet
 
 MAX_SHOWN_RUNS = 30
 """Runs of a conversation that a page shows at first."""
@@ -65,8 +69,8 @@ _WIDGET = "application/vnd.jupyter.widget-view+json"
 class PanelWidget(anywidget.AnyWidget):
     """Widget of the panel. Its traits have no pictures: a page asks for them when it is ready."""
 
-    _esm = script("panel.js")
-    _css = stylesheet("panel.css")
+    _esm = script(*CASE_CODE, "panel.js")
+    _css = f"{stylesheet()}\n{cases_stylesheet()}\n{read_page_file('panel.css')}"
     kind = traitlets.Unicode("panel").tag(sync=True)
     fields = traitlets.List().tag(sync=True)
     exports = traitlets.List().tag(sync=True)
@@ -86,6 +90,8 @@ class Panel(Output):
         """Records of the conversation in memory, by run id."""
         self._live_runs: dict[str, LiveRun] = {}
         """The view of the running run, by its id."""
+        self._cases: LiveCases | None = None
+        """All cases of a batch, which are shown in place of the conversation."""
         self._error = self._status = self._draft = self._default_model = ""
         self._tab, self._notice = SidecarTab(), ""
         self._has_listed = False
@@ -186,16 +192,19 @@ class Panel(Output):
 
     def _send_conversation(self, page: str = "", n: int = MAX_SHOWN_RUNS) -> None:
         """Send the conversation to one page, or to all."""
-        drawn = self._draw(self._load_parts(self.parts[-n:]))
+        cases = self._cases
+        drawn = [cases.picture()] if cases else self._draw(self._load_parts(self.parts[-n:]))
         conversation = {
             "draft": self._draft,
             "pictures": drawn,
-            "more": max(0, len(self.parts) - n),
+            "more": 0 if cases else max(0, len(self.parts) - n),
         }
         # With the state: a page that is loading may have missed its last change.
         self.widget.send(
             {"kind": "thread", "page": page, "state": self.widget.state, **conversation}
         )
+        for ops in cases.rest() if cases else ():
+            self.widget.send({"run": CASES_KEY, "ops": ops, "page": page})
 
     def load(self, run_id: str) -> RunRecord:
         """Return the record of a run of the conversation."""
@@ -235,6 +244,11 @@ class Panel(Output):
                 self._submit(message.id, message.prompt, is_send=kind == "send")
             case "stop" | "pause":
                 self._stop(message.kind)
+            case "open" | "label" if message.run == CASES_KEY:
+                if self._cases is not None:
+                    self._run_in_thread(partial(self._cases.act, message))
+            case "open" if message.name == "batch":
+                self._run_in_thread(partial(self._open_cases, message.value))
             case "open":
                 self._open_run(message.value)
             case "new":
@@ -321,10 +335,13 @@ class Panel(Output):
             self._records[run.id] = run
             if message_id and self._unsent_prompts.pop(message_id, None) is None:
                 controls.stop()  # the person cancelled it while it was starting
+            had_cases = self._close_cases()
             self.add(run.id)
             self._form.detach()
             self._push_state("")
         self.widget.send({"kind": "taken", "id": message_id, "prompt": without_keys(prompt)})
+        if had_cases:
+            self._send_conversation()
         self.widget.send({"run": run.id, "ops": [["done", live.picture()]]})
         return live
 
@@ -385,7 +402,30 @@ class Panel(Output):
             self._form.fill(run, frontend().namespace())
             self._push_state()
 
+    def _open_cases(self, name: str) -> None:
+        """Show all cases of a batch; the next prompt, run or conversation is shown instead."""
+        # Late: most panels show no batch.
+        from nbagent.lab.batch import active_batches
+        from nbagent.lab.stored_batch import batch
+
+        active = (running for running in active_batches() if running.name == name)
+        cases = LiveCases((next(active, None) or batch(name)).case_source())
+        cases.updates.send = self.widget.send
+        self._cases = cases
+        cases.on_pages(True)
+        self._push_state("")
+        self._send_conversation()
+
+    def _close_cases(self) -> bool:
+        """Show the conversation again; True if cases were shown."""
+        cases, self._cases = self._cases, None
+        if cases is not None:
+            cases.on_pages(False)
+            cases.updates.send = lambda message: None
+        return cases is not None
+
     def _set_conversation(self, runs: Sequence[RunRecord]) -> None:
+        self._close_cases()
         if not self.running_id:
             self._records = {run.id: run for run in runs}
             self.parts = [(run.id,) for run in runs]

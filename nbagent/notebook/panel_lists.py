@@ -14,6 +14,7 @@ from nbagent.session.models import ProviderModels, list_models
 from nbagent.session.notebook_runs import split_by_notebook
 from nbagent.session.stores import current_store
 from nbagent.settings.sources import current_settings
+from nbagent.store.batches import batch_names
 from nbagent.view.node import Node, h
 from nbagent.view.printers import html
 from nbagent.view.run_picture import ROOT_CLASS, page, picture
@@ -26,6 +27,7 @@ from nbagent.view.text_format import (
     format_count,
     format_duration,
     format_start,
+    one_line,
     pluralize,
     sanitize_value,
 )
@@ -52,7 +54,7 @@ def list_node(name: str, value: str, last: RunRecord | None) -> Node:
     """Draw a list that a person chooses from.
 
     Args:
-        name: `models`, `packages`, `runs` or `session`.
+        name: `models`, `packages`, `runs`, `session` or `batches`.
         value: the provider for models, the searched text for runs.
         last: the present run of the conversation.
     """
@@ -61,9 +63,11 @@ def list_node(name: str, value: str, last: RunRecord | None) -> Node:
         "packages": lambda: [_set_button("workflow", name, name) for name in package_names()],
         "runs": lambda: map(_run_row, _search_runs(value)),
         "session": lambda: _tree(last),
+        "batches": lambda: map(_batch_row, batch_names(current_store())[:MAX_LISTED]),
     }
     rows = [*made[name]()] if name in made else []
     nothing = {"packages": "No packages in this project.", "runs": "No run contains this text."}
+    nothing["batches"] = "No batches yet: agent.map(table, …) makes one."
     return h("div", "nba-rows", *(rows or [nothing.get(name, "Nothing yet.")]))
 
 
@@ -128,6 +132,12 @@ def _run_row(run: RunSummary) -> Node:
         "small", "", " · ".join(sanitize_value(fact) for fact in (when, *_facts(run)) if fact)
     )
     return h("button", "nba-open", prompt, about, type="button", data_do="open", value=run.id)
+
+
+def _batch_row(name: str) -> Node:
+    """Return a button that shows all cases of a batch."""
+    title = one_line(sanitize_value(name), 120)
+    return h("button", "nba-open", title, type="button", data_do="cases", value=name)
 
 
 def _tree(last: RunRecord | None) -> list[Node]:

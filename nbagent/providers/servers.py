@@ -23,7 +23,14 @@ import re
 from dataclasses import replace
 
 from nbagent.providers.address import UrlTemplate
+from nbagent.providers.batches.offer import BatchOffer
 from nbagent.providers.keys import KeyHeader
+from nbagent.providers.server_batches import (
+    anthropic_batches,
+    azure_batches,
+    google_batches,
+    openai_batches,
+)
 from nbagent.providers.server_row import Server
 from nbagent.providers.server_wires import (
     anthropic_wires,
@@ -64,6 +71,8 @@ _OPENAI = Profile(
     has_responses=True,
     responses_schema=True,
 )
+_OPENAI_BATCHES = BatchOffer(open=openai_batches)
+"""OpenAI's guide, Batch API: "50% lower costs"."""
 _HOSTED = Profile(return_reasoning="never", names_tool_results=True)
 _GEMINI = replace(_HOSTED, default_path="/v1beta/openai", null_content=True)
 _LOCAL = Profile(effort_style="template", names_tool_results=True)
@@ -79,6 +88,7 @@ SERVERS: tuple[Server, ...] = (
         default_model="gpt-5.4",
         quirks=_OPENAI,
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="openai-responses",
@@ -89,6 +99,7 @@ SERVERS: tuple[Server, ...] = (
         price_name="openai",
         telemetry_name="openai",
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="openai-compatible",
@@ -97,6 +108,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("LLM_BASE_URL",),
         needs_key=False,
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="azure",
@@ -108,6 +120,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
         telemetry_name="azure.ai.openai",
         quirks=replace(_OPENAI, default_path="/openai/v1"),
+        batches=BatchOffer(open=azure_batches),
     ),
     Server(
         name="anthropic",
@@ -117,6 +130,8 @@ SERVERS: tuple[Server, ...] = (
         key_variables=("ANTHROPIC_API_KEY",),
         base_url_variables=("ANTHROPIC_BASE_URL",),
         default_model="claude-sonnet-5-5",
+        # platform.claude.com, Batch processing: half the price of input and output.
+        batches=BatchOffer(open=anthropic_batches),
         # Of its endpoint for Chat Completions.
         quirks=Profile(
             return_reasoning="never",
@@ -135,6 +150,8 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
         default_model="gemini-3.8-flash",
         telemetry_name="gcp.gemini",
+        # ai.google.dev, Batch API: "50% of the standard cost".
+        batches=BatchOffer(open=google_batches),
         quirks=_GEMINI,  # Of its endpoint for Chat Completions.
     ),
     Server(
@@ -174,6 +191,8 @@ SERVERS: tuple[Server, ...] = (
         domain="groq.com",
         key_variables=("GROQ_API_KEY",),
         base_url_variables=("GROQ_BASE_URL",),
+        # console.groq.com/docs/batch: the form and the endpoint of OpenAI, at half the price.
+        batches=_OPENAI_BATCHES,
         quirks=replace(
             _HOSTED,
             omit_tools_for_none=True,

@@ -6,14 +6,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from nbagent.contracts.approval import PersonAnswer, Question
+from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.events import Event, Notice, RunStarted
 from nbagent.contracts.ports import RunControls, Sink
-from nbagent.contracts.records import RunRecord
+from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.runtime import Pump, RunTask
 from nbagent.settings.installed import installed_entry_points
@@ -49,11 +50,59 @@ class RunList(Protocol):
         ...
 
 
+class CaseSource(Protocol):
+    """Cases of a batch, for a page over all of them. Any thread."""
+
+    @property
+    def name(self) -> str:
+        """Name of the batch."""
+        ...
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """`label`, `scale`, `by` and `is_blind` of `view.case_table.CaseColumns`."""
+        ...
+
+    @property
+    def score_names(self) -> Sequence[str]:
+        """Names of the scores that may come while it works."""
+        ...
+
+    @property
+    def state(self) -> str:
+        """State of the batch in a word, such as `Running`; empty if it has ended."""
+        ...
+
+    def results(self) -> Sequence[CaseResult]:
+        """Return the present cases, always as many and in the same order."""
+        ...
+
+    def record(self, run_id: str) -> RunRecord:
+        """Load a run."""
+        ...
+
+    def label(self, run_id: str, value: float | bool, reason: str | None) -> ScoreRecord:
+        """Store a person's label of a run."""
+        ...
+
+    def watch(self, on_change: Callable[[], object]) -> None:
+        """Call `on_change` after cases have changed. Any thread; it must not block."""
+        ...
+
+
 class BatchControls(Protocol):
     """Actions of a batch's buttons. Any thread."""
 
     def stop(self, *, after_rows: bool = False) -> None:
         """Stop at once; with `after_rows` after the running cases have ended."""
+        ...
+
+    def notebook_record(self) -> Mapping[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        ...
+
+    def case_source(self) -> CaseSource:
+        """Return its cases for a page over all of them."""
         ...
 
 
@@ -63,6 +112,11 @@ class BatchView(Protocol):
     @property
     def only_while_waited(self) -> bool:
         """True if drawn only during `wait()`: a terminal line would disturb typing."""
+        ...
+
+    @property
+    def saves_record(self) -> bool:
+        """True if the final state is saved with `BatchControls.notebook_record`."""
         ...
 
     def update(self, progress: BatchProgress) -> None:
@@ -168,7 +222,7 @@ class Frontend:
 
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
-    def show_batch(self, progress: BatchProgress) -> bool:
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
         """Show a batch that is not shown yet; False if this process shows nothing."""
         return False
 
@@ -200,6 +254,10 @@ class Frontend:
         Returns:
             True if the review is shown; otherwise the caller asks by `input()`.
         """
+        return False
+
+    def show_cases(self, source: CaseSource) -> bool:
+        """Show the page over all cases of a batch; False if this process shows nothing."""
         return False
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

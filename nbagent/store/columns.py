@@ -17,8 +17,9 @@ APPLICATION_ID = 0x6E626167
 OLDEST_VERSION = 6
 """Oldest version that is migrated. Versions 1 to 5 were never released."""
 OLDEST_READER = 7
-"""Oldest version whose code reads the stores of this version. Added columns do not raise it, except
-a column for a field that earlier versions read in `doc`: they would not find it there."""
+"""Oldest version whose code reads the stores of this version. Added columns and another key of a
+table do not raise it, except a column for a field that earlier versions read in `doc`: they would
+not find it there."""
 STORE_ID = "store id"
 """Fact: the id that the person's entry of the folder has, too (`settings.trust`)."""
 LAST_FOREIGN_RUN = "last foreign run"
@@ -67,6 +68,10 @@ class Table:
     columns: tuple[Column, ...]
     key: str
     since: int = OLDEST_VERSION
+    key_since: int = OLDEST_VERSION
+    """Version that has this key first: earlier tables are rewritten (`schema`)."""
+    earlier_key: str = ""
+    """The key of earlier versions, if it was another one."""
     by_name: dict[str, Column] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -130,6 +135,71 @@ PROVIDER = _word(
 )
 
 
+def hash_sql(cell: str) -> str:
+    """SQL of the hash in a cell, which is a number in `hashes`, or the hash itself in a row of
+    version 6."""
+    return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
+
+
+def json_text_sql(document: str, path: str) -> str:
+    """SQL of a text in a JSON document, at a path that is SQL, too."""
+    text = f"CAST(json_extract({document}, {path}) AS TEXT)"
+    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
+    return f"CASE WHEN instr({document}, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
+
+_ATTEMPT_STATUSES = json_text_sql("x.doc", "'$.attempt_statuses'")
+_PARENT_OF_LINE = "FROM line JOIN runs p ON p.run_id = line.parent_id AND p.n < line.n"
+"""A run is stored after its parent; in a stranger's store one may be its own ancestor."""
+DEPTH = Column(
+    name="depth",
+    dtype="Int64",
+    doc="number of runs that it continues, one after the other; 0: it continues none",
+    sql="CASE WHEN x.parent_id IS NULL THEN 0 ELSE (WITH RECURSIVE line(n, parent_id) AS ("
+    f"SELECT x.n, x.parent_id UNION ALL SELECT p.n, p.parent_id {_PARENT_OF_LINE}) "
+    "SELECT count(line.parent_id) FROM line) END",
+)
+PROMPT_BEFORE = (
+    "coalesce((SELECT p.prompt_tokens FROM turns p WHERE p.run = x.run AND p.turn < x.turn "
+    "AND p.prompt_tokens IS NOT NULL ORDER BY p.turn DESC LIMIT 1), "
+    "CASE WHEN r.parent_id IS NOT NULL THEN (WITH RECURSIVE line(n, parent_id, bound) AS ("
+    "SELECT r.n, r.parent_id, x.turn UNION ALL SELECT p.n, p.parent_id, min(line.bound, "
+    "coalesce((SELECT min(t.turn) FROM turns t WHERE t.run = line.n), line.bound)) "
+    f"{_PARENT_OF_LINE}) SELECT p.prompt_tokens FROM line JOIN turns p ON p.run = line.n "
+    "AND p.turn < line.bound AND p.prompt_tokens IS NOT NULL "
+    "ORDER BY line.n DESC, p.turn DESC LIMIT 1) END, 0)"
+)
+"""SQL of the prompt tokens of the request before, in this run or in those that it continues."""
+RESENT_TOKENS = Column(
+    name="resent_tokens",
+    dtype="Int64",
+    doc="part of prompt_tokens that the request before had sent, too; at most its prompt_tokens",
+    sql=f"min(x.prompt_tokens, {PROMPT_BEFORE})",
+)
+NEW_PROMPT_TOKENS = Column(
+    name="new_prompt_tokens",
+    dtype="Int64",
+    doc="part of prompt_tokens that was sent for the first time: the other part",
+    sql=f"x.prompt_tokens - {RESENT_TOKENS.sql}",
+)
+TOOLSET_TOKENS_EST = Column(
+    name="toolset_tokens_est",
+    dtype="Int64",
+    doc="tokens of the tool definitions; estimate: 4 characters a token",
+    sql="CASE WHEN x.toolset_sha IS NULL THEN 0 ELSE (SELECT (coalesce((SELECT sum("
+    "length(json_extract(v.value, '$.name')) + length(json_extract(v.value, '$.description')) "
+    "+ length(json_extract(v.value, '$.parameters'))) FROM json_each("
+    "CASE WHEN json_valid(s.text) THEN s.text ELSE '[]' END) v), 0) + 3) / 4 "
+    f"FROM texts s WHERE s.kind = 'toolset' AND s.sha = {hash_sql('x.toolset_sha')}) END",
+)
+RESULT_TOKENS_EST = Column(
+    name="result_tokens_est",
+    dtype="Int64",
+    doc="estimate: 4 characters a token",
+    sql="(length(x.result) + 3) / 4",
+)
+
+
 def _error_columns(of: str) -> tuple[Column, ...]:
     return (
         _word("error_code", f"code of the error of the {of}", path="error.code"),
@@ -179,6 +249,7 @@ RUNS = (
     _text("conversation_id", "run that began the conversation", path=COMPUTED),
     _text("root_id", "run that began the tree of continued and forked runs", path=COMPUTED),
     _text("parent_id", "run that it continues or forks"),
+    DEPTH,
     _word("kind", "start, continue, resume or fork"),
     _text("forked_from", "turn of the parent that a fork repeats", path="forked_from.turn_id"),
     _text("name", "name given with --name"),
@@ -260,6 +331,12 @@ TURNS = (
     _text("text", "answer of the model", sql="m.text"),
     _text("reasoning", "reasoning of the model, if it was sent", sql="m.reasoning"),
     _count("attempts", "requests that were sent for it"),
+    _text(
+        "attempt_statuses",
+        "status of each failed attempt, as 429,503; a code where no status came",
+        sql="CASE WHEN instr(x.doc, 'attempt_statuses') AND json_valid(x.doc) "
+        f"THEN {_ATTEMPT_STATUSES} END",
+    ),
     _number("retry_wait_ms", "time waited between attempts"),
     _word(
         "source", "live, hit (cache), replay (recording) or offline", path="response.meta.source"
@@ -268,6 +345,9 @@ TURNS = (
     _count("n_new", "messages that the turn before did not send", path="request.n_new"),
     _count("tool_calls", "tool calls in the answer", path=COMPUTED),
     *_token_columns("response.usage"),
+    RESENT_TOKENS,
+    NEW_PROMPT_TOKENS,
+    TOOLSET_TOKENS_EST,
     _number("cost_usd", "cost; missing if the price is not known"),
     _number("cost_input_usd", "part for prompt tokens that were not cached"),
     _number("cost_cached_usd", "part for tokens read from or written to a cache"),
@@ -313,7 +393,7 @@ TOOL_RUNS = (
     _text("reason", "reason that the person or the rule gave"),
     _json("result", "result that the model was given, as JSON", path=COMPUTED),
     _count("result_chars", "length of the result", sql="length(x.result)"),
-    _count("result_tokens_est", "estimate: 4 characters a token", sql="(length(x.result) + 3) / 4"),
+    RESULT_TOKENS_EST,
     _flag("truncated", "true if the result was cut to its budget"),
     _json("notes", "remarks for the person, as a JSON array", is_optional=True),
     _word("approval", "allowed, denied or edited; missing if no approval was needed"),
@@ -366,7 +446,7 @@ SCORES = (
     _word("label", "label"),
     _text("reason", "reason that was given"),
     # `by` is a keyword of SQL, so the table's column is `scored_by`.
-    _word("by", "function, person, or the model of a judge", sql="x.scored_by"),
+    _word("by", "function, a person's name, or the model of a judge", sql="x.scored_by"),
     _text("error", "error of the scorer"),
     _time("at", "time, in UTC"),
     _text("judge_run_id", "run in which a model judged"),
@@ -383,8 +463,12 @@ TABLES = {
     "turns": Table(columns=(*TURNS, _DOC), key=", PRIMARY KEY(run, turn)) WITHOUT ROWID"),
     "tool_runs": Table(columns=(*TOOL_RUNS, _DOC), key=", PRIMARY KEY(run, turn, position))"),
     "messages": Table(columns=(*MESSAGES, _DOC), key=", PRIMARY KEY(run, position))"),
+    # With the author in the key: several people label one answer.
     "scores": Table(
-        columns=(*SCORES, _DOC), key=", PRIMARY KEY(run, scorer, version)) WITHOUT ROWID"
+        columns=(*SCORES, _DOC),
+        key=", PRIMARY KEY(run, scorer, version, scored_by)) WITHOUT ROWID",
+        key_since=8,
+        earlier_key=", PRIMARY KEY(run, scorer, version)) WITHOUT ROWID",
     ),
     # The data of a batch as JSON, and the process at work on it.
     "batches": Table(columns=_plain("name", "lease_id", "doc"), key=", PRIMARY KEY(name))"),
@@ -430,28 +514,28 @@ TABLES_OF_RUN = tuple(
 """Tables whose rows belong to a run: they are deleted with it."""
 
 
-def hash_sql(cell: str) -> str:
-    """SQL of the hash in a cell, which is a number in `hashes`, or the hash itself in a row of
-    version 6."""
-    return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
-
-
 # `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for
 # `run = runs.n`, and loading a run would scan all rows. All other columns have no type.
 _TYPES = {"n": " INTEGER PRIMARY KEY", "run": " INTEGER"}
 
 
-def create_table(name: str) -> str:
-    """SQL statement that creates a table."""
-    columns = ", ".join(column + _TYPES.get(column, "") for column in TABLES[name].by_name)
-    return f"CREATE TABLE {name}({columns}{TABLES[name].key}"
+def create_table(name: str, *, earlier_key: bool = False) -> str:
+    """SQL statement that creates a table, or one with the key that it had before."""
+    table = TABLES[name]
+    columns = ", ".join(column + _TYPES.get(column, "") for column in table.by_name)
+    return f"CREATE TABLE {name}({columns}{table.earlier_key if earlier_key else table.key}"
 
 
 VERSION = max(
-    *(table.since for table in TABLES.values()),
+    *(max(table.since, table.key_since) for table in TABLES.values()),
     *(column.since for table in TABLES.values() for column in table.columns),
 )
 """Version of the tables."""
+
+
+def changed_keys(version: int) -> list[str]:
+    """Tables of earlier versions whose key a version changed."""
+    return [name for name, table in TABLES.items() if table.key_since == version > table.since]
 
 
 def added_columns(version: int) -> list[tuple[str, str]]:

@@ -43,7 +43,7 @@ _MAX_SCORERS = 6
 _MAX_FAILURES = 10
 _MAX_VARIANTS_WITH_TWO_RUNS = 6
 """Up to this number of variants, two runs of each can be opened; above it, one of each."""
-_FAILURES_BYTES, _VARIANTS_BYTES = 2_700, 5_000
+_FAILURES_BYTES, _VARIANTS_BYTES = 2_700, 4_800
 """Budgets of the two tables in HTML."""
 _ALL_ROWS_HINT = "batch.frame() has all"
 _ALL_FAILED = Status("Finished", "bad", "✕")
@@ -279,7 +279,10 @@ def batch_parts(
     name = one_line(sanitize_value(progress.name), _NAME_CHARS)
     facts: list[Node] = [" · ".join(progress_facts(progress))]
     is_live = buttons and is_active(progress)
-    stops = _stop_buttons(stopping) if is_live else ()
+    stops = _stop_buttons(stopping) if is_live else []
+    # In a `span` with a name of its own, by which the click is read.
+    opens = h("span", "", action_button("cases", "All cases"), data_run="cases") if kernel else None
+    buttons_shown = [*filter(None, [opens]), *stops]
     bar = [
         h("i", f"nba-i-{segment.kind}", style=f"flex-grow:{segment.n_cases}")
         for segment in bar_segments(progress)
@@ -288,7 +291,7 @@ def batch_parts(
     head = h(
         "div",
         "nba-top",
-        head_row(status, name, facts, *stops),
+        head_row(status, name, facts, *buttons_shown),
         h("div", "nba-bar nba-counts", *bar, role="img", title=counts, aria_label=counts),
         line("nba-wide nba-note", counts),
         data_key="head",

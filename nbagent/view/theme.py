@@ -126,6 +126,12 @@ def live_stylesheet() -> str:
 
 
 @cache
+def cases_stylesheet() -> str:
+    """Return the rules of the page over all cases, behind those of live pictures."""
+    return _minified("cases.css")
+
+
+@cache
 def dark_rules() -> str:
     """Return rules for a page of our own, which follows the theme of its reader."""
     variables = "".join(f"--{name}:{value};" for name, value in DARK.items())

@@ -16,7 +16,7 @@ from nbagent.notebook.page_module import script, stylesheet
 from nbagent.view.live import LivePicture, Op
 from nbagent.view.run_picture import picture
 
-_VIEWS = """
+VIEWS = """
 async ([source, css]) => {
   document.head.appendChild(document.createElement("style")).textContent = css;
   const url = URL.createObjectURL(new Blob([source], { type: "text/javascript" }));
@@ -43,7 +43,7 @@ async ([source, css]) => {
 
 def load_views(page: Page, *more: str) -> None:
     """Let the page know what the widget sends: `begin({kind, pictures}, element)` shows them."""
-    page.evaluate(_VIEWS, [script(*more), stylesheet()])
+    page.evaluate(VIEWS, [script(*more), stylesheet()])
 
 
 CONTRAST = """

@@ -346,6 +346,6 @@ def test_the_buttons_of_the_head_stay_on_one_line_at_700(stage: PanelPage) -> No
     tops = head.locator("button").evaluate_all(
         "nodes => nodes.map((node) => Math.round(node.getBoundingClientRect().top))"
     )
-    assert len(tops) == 4
+    assert len(tops) == 5
     assert len({*tops}) == 1
     assert totals in head.inner_text()

@@ -17,6 +17,7 @@ from nbagent.contracts.errors import StoreError
 from nbagent.notebook import batch_widget, outputs
 from nbagent.notebook.batch_widget import LiveBatch
 from nbagent.notebook.review_widget import LiveReview
+from nbagent.session.frontend import CaseSource
 from nbagent.view.batch import BatchProgress
 from nbagent.view.node import text_of
 from nbagent.view.printers import html
@@ -198,6 +199,12 @@ class Controls:
 
     def stop(self, *, after_rows: bool = False) -> None:
         self.stops.append(after_rows)
+
+    def notebook_record(self) -> dict[str, Any]:
+        return {}
+
+    def case_source(self) -> CaseSource:
+        raise AssertionError("no page over all cases is opened here")
 
 
 def progress(ok: int, **more: Any) -> BatchProgress:

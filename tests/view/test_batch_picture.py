@@ -145,9 +145,9 @@ def test_a_cost_that_nobody_knows_is_no_zero() -> None:
 
 def test_buttons_are_there_where_they_are_answered() -> None:
     live = html(batch_node(RUNNING, kernel="k-1", buttons=True))
-    assert re.findall(r'data-do="(\w+)"', live) == ["pause", "stop", *["show"] * 8]
+    assert re.findall(r'data-do="(\w+)"', live) == ["cases", "pause", "stop", *["show"] * 8]
     saved = html(batch_node(FINISHED, kernel="k-1"))
-    assert set(re.findall(r'data-do="(\w+)"', saved)) == {"show"}
+    assert set(re.findall(r'data-do="(\w+)"', saved)) == {"cases", "show"}
     assert saved.count('data-run="000000000000000a"') == 1, "the first run of the first variant"
     assert "data-do" not in html(batch_node(FINISHED))
 

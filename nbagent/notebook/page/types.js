@@ -33,6 +33,7 @@
  *   | { kind: "preview", run: string, question: string, fields: Fields }
  *   | { kind: "label" | "skip" | "back", run: string, place: string, value: string,
  *       fields: Fields }
+ *   | { kind: "open", run: string, value: string }
  *   | { kind: "act", do: string, run?: string, at: string, turn?: string, fields?: Fields,
  *       tab: string }
  *   } PageMessage */
@@ -53,6 +54,10 @@
  * @typedef {{ owns: (button: any) => boolean,
  *   actions: Record<string, (button: any) => void>,
  *   otherwise?: (button: any) => void, onFold?: (fold: any) => void }} Surface */
+
+/** A picture that draws its rows itself. `put` returns true if it drew the part.
+ * @typedef {{ choices: any, onClick: (button: any) => void, say: (text: string) => void,
+ *   put: (key: string, node: Picture) => boolean, end: () => void }} LargePicture */
 
 /** Closed lists of view/node.py, which the kernel writes before the module: nothing else is built.
  * @type {{ tags: string[], attributes: string[], values: Record<string, string> }} */

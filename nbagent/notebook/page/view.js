@@ -48,6 +48,10 @@ function markInterrupted(head) {
   root.append(build(["div", { class: "nba-end" }, "The kernel is gone: ", ...next]));
 }
 
+/** Functions that draw the rows of a large picture themselves, by the class of its root.
+ * @type {Record<string, (root: any, send: Send, before?: any) => LargePicture>} */
+const LARGE = {};
+
 /** Create a view. Its DOM can move to another `el`.
  * @param {{ send: Send, pictures: () => Picture[] }} shared @param {HTMLElement} el */
 function createView({ send, pictures }, el) {
@@ -63,6 +67,8 @@ function createView({ send, pictures }, el) {
   const listening = new AbortController();
   const { signal } = listening;
   let lastInputAt = -Infinity;
+  /** Large pictures by run. @type {Map<string, LargePicture>} */
+  const large = new Map();
   /** @type {any} */
   let focused = null;
   const questions = createQuestions(place, send, applyQueued);
@@ -105,6 +111,7 @@ function createView({ send, pictures }, el) {
   /** @param {string} run @param {Op} op */
   function apply(run, op) {
     if (op[0] === "done") return drawWhole(run, op[1]);
+    if (op[0] === "put" && large.get(run)?.put(op[1], op[2])) return;
     const root = rootOf(run);
     if (!root || ended.has(run)) return;
     const old = keyed(root, op[1]);
@@ -132,8 +139,20 @@ function createView({ send, pictures }, el) {
     restoreFolds(run, fresh, old);
     if (old) replace(old, fresh);
     else parent.append(fresh);
+    drawLarge(fresh);
     questions.prepare(fresh, performance.now() - lastInputAt > BUSY_MS);
     announce(fresh);
+  }
+
+  /** Let a large picture draw its rows; what a person chose in the one before stays.
+   * @param {any} root */
+  function drawLarge(root) {
+    const name = [...root.classList ?? []].find((word) => Object.hasOwn(LARGE, word));
+    if (!name) return;
+    const { run } = root.dataset;
+    const before = large.get(run);
+    before?.end();
+    large.set(run, LARGE[name](root, send, before?.choices));
   }
 
   /** Let screen readers read the state and the current wait when they change. @param {any} fresh */
@@ -193,15 +212,20 @@ function createView({ send, pictures }, el) {
       root.append(build(["div", { class: "nba-end" },
         "The kernel is gone: run the cell again; your labels are kept"]));
     }
+    for (const cases of large.values()) {
+      cases.say("The kernel is gone: run the cell again; your labels are kept");
+    }
     applyQueued();
   }
 
   place.append(...pictures().map(build));
+  for (const root of place.children) drawLarge(root);
   questions.prepare(place, true);
   listenForClicks(place, {
     // The others are buttons of finished runs.
     owns: (button) => !button.matches(".nba-do, .nba-words *"),
     actions: { ...questions.actions, stop, pause: stop, label: review, skip: review, back: review },
+    otherwise: (button) => large.get(runOf(button))?.onClick(button),
     onFold,
   }, signal);
   place.addEventListener("input", (/** @type {any} */ { target }) => {
@@ -234,6 +258,7 @@ function createView({ send, pictures }, el) {
     },
     close() {
       clearInterval(timer);
+      for (const picture of large.values()) picture.end();
       listening.abort();
       place.remove();
     },

@@ -1,0 +1,223 @@
+"""Page over all cases of a batch: shown in a notebook or written as a file; labels read from files.
+
+`view.case_table` draws it. Here are its options, and the store behind its labels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+from nbagent.contracts.canonical import json_object, load_json, sha256_hex
+from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.records import RunRecord, ScoreRecord
+from nbagent.export.case_file import case_file
+from nbagent.export.written_file import write_export
+from nbagent.lab.review import score
+from nbagent.lab.scorers import TEXT_CHARS, checked_name
+from nbagent.session.frontend import frontend
+from nbagent.shown.texts import safe_repr
+from nbagent.store.writer import Store
+from nbagent.view.batch import BatchProgress, is_active
+from nbagent.view.case_table import DEFAULT_LABEL, cases_text, columns_of_cases
+
+MAX_SCALE = 5
+"""The page has keys for labels 1 to 5."""
+_MAX_LABEL_BYTES = 50_000_000
+_MAX_LABELS = 100_000
+_FORMATS = ("html",)
+
+
+class CasesOfBatch(Protocol):
+    """A batch with cases."""
+
+    name: str
+
+    def results(self) -> Sequence[CaseResult]: ...
+
+
+class BatchWithRuns(CasesOfBatch, Protocol):
+    """A batch whose runs are in a store."""
+
+    _store: Store
+
+    @property
+    def progress(self) -> BatchProgress: ...
+
+
+def page_options(
+    label: str = DEFAULT_LABEL, scale: int = 5, by: str = "person", is_blind: bool = False
+) -> dict[str, Any]:
+    """Check the options of a page and return them.
+
+    Raises:
+        UsageError: the name, the scale or the person is not valid.
+    """
+    if type(scale) is not int or not (scale == 0 or 2 <= scale <= MAX_SCALE):
+        raise UsageError(
+            f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {MAX_SCALE}, or 0 for "
+            "yes and no"
+        )
+    given_by = cast("object", by)
+    if not isinstance(given_by, str) or not given_by.strip():
+        raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'person'")
+    return {"label": checked_name(label), "scale": scale, "by": by, "is_blind": bool(is_blind)}
+
+
+@dataclass(eq=False)
+class BatchCases:
+    """The cases of a batch as a page reads them; see `session.frontend.CaseSource`."""
+
+    batch: BatchWithRuns
+    options: Mapping[str, Any] = field(default_factory=page_options)
+    score_names: Sequence[str] = ()
+    watchers: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
+    """Gets the function to call after a change; a list of the batch."""
+
+    @property
+    def name(self) -> str:
+        """Name of the batch."""
+        return self.batch.name
+
+    @property
+    def state(self) -> str:
+        """State of the batch while it works, else empty."""
+        progress = self.batch.progress
+        return progress.state if is_active(progress) else ""
+
+    def results(self) -> Sequence[CaseResult]:
+        """Return the present cases."""
+        return in_page_order(self.batch.results(), is_blind=self.options["is_blind"])
+
+    def record(self, run_id: str) -> RunRecord:
+        """Load a run."""
+        return self.batch._store.load(run_id)  # pyright: ignore[reportPrivateUsage]
+
+    def label(self, run_id: str, value: float | bool, reason: str | None) -> ScoreRecord:
+        """Store a person's label of a run."""
+        options = self.options
+        return score(run_id, options["label"], value, by=options["by"], reason=reason)
+
+    def watch(self, on_change: Callable[[], object]) -> None:
+        """Call `on_change` after cases have changed."""
+        self.watchers.append(on_change)
+
+
+def in_page_order(results: Sequence[CaseResult], *, is_blind: bool) -> Sequence[CaseResult]:
+    """Order the cases; in a blind page by a hash that reveals nothing of the variants."""
+    if not is_blind:
+        return results
+    return sorted(results, key=lambda case: sha256_hex(repr((case.row_key, case.variant))))
+
+
+def show_page(source: BatchCases) -> None:
+    """Show the page; without a front end, print the first cases."""
+    if not frontend().show_cases(source):
+        results = source.results()
+        columns = columns_of_cases(results, source.name, source.score_names, **source.options)
+        note = "batch.export('html', 'cases.html') writes a page with filters, runs and labels"
+        print(cases_text(columns, results, note))
+
+
+def export_cases(
+    batch: CasesOfBatch,
+    format: str,
+    path: str | os.PathLike[str] | None,
+    options: Mapping[str, Any],
+) -> str:
+    """Export all cases as text, and write it to `path` if one is given.
+
+    Raises:
+        UsageError: the format is unknown, or the file cannot be written.
+    """
+    if format not in _FORMATS:
+        hint = nearest_or_all(format, _FORMATS, "take one of")
+        raise UsageError(f"format={safe_repr(format, 40)} is unknown{hint}")
+    results = in_page_order(batch.results(), is_blind=options["is_blind"])
+    text = case_file(results, columns_of_cases(results, batch.name, **options))
+    if path is not None:
+        write_export(text, path)
+    return text
+
+
+# Labels of a file
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    run_id: str
+    value: bool | float | str
+    reason: str | None
+
+
+def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None) -> int:
+    """Store the labels that a page exported; none if one of them cannot be stored.
+
+    Args:
+        batch: their batch.
+        path: the file `labels.json`.
+        by: name of the person; by default the one that the file names.
+
+    Raises:
+        UsageError: the file has no labels, or labels of runs that the batch does not have.
+    """
+    content = _read(path)
+    labels = [_label(item, path) for item in content["labels"]]
+    known = {result.run_id for result in batch.results() if result.run_id}
+    foreign = [label.run_id for label in labels if label.run_id not in known]
+    if foreign:
+        raise UsageError(
+            f"{len(foreign):,} of {len(labels):,} labels in {path} are of runs that batch "
+            f"{batch.name!r} does not have, such as {safe_repr(foreign[0][:40], 60)}; nothing was "
+            "stored: export the labels from a page of this batch"
+        )
+    options = page_options(content.get("name", DEFAULT_LABEL), by=by or content.get("by", "person"))
+    if by is None and not _is_person(options["by"]):
+        raise UsageError(
+            f"{path} is by {safe_repr(options['by'], 100)}; say who labelled: by='anna'"
+        )
+    for label in labels:
+        score(label.run_id, options["label"], label.value, by=options["by"], reason=label.reason)
+    return len(labels)
+
+
+def _is_person(by: str) -> bool:
+    """True if a name cannot be taken for a function or a model."""
+    return by != "function" and ":" not in by and len(by) <= 100
+
+
+def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a file of labels."""
+    file = Path(path)
+    try:
+        if file.stat().st_size > _MAX_LABEL_BYTES:
+            raise UsageError(f"{path} is larger than 50 MB and no file of labels")
+        content = json_object(load_json(file.read_bytes()))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
+    except ValueError:
+        content = None
+    labels = content.get("labels") if content else None
+    if content is None or content.get("nbagent_labels") != 1 or not isinstance(labels, list):
+        raise UsageError(
+            f"{path} has no labels; a page of batch.export('html') writes them: Export labels"
+        )
+    if len(cast("list[Any]", labels)) > _MAX_LABELS:
+        raise UsageError(f"{path} has more than {_MAX_LABELS:,} labels")
+    return content
+
+
+def _label(item: object, path: str | os.PathLike[str]) -> _Label:
+    """Check one label of a file."""
+    fields = json_object(item) or {}
+    run_id, value, why = fields.get("run_id"), fields.get("value"), fields.get("reason") or None
+    is_value = isinstance(value, bool | int | float) or (isinstance(value, str) and value != "")
+    if not isinstance(run_id, str) or not is_value or not isinstance(why, str | None):
+        raise UsageError(f"{path}: {safe_repr(item, 100)} is no label; nothing was stored")
+    number = value if isinstance(value, bool | str) else float(cast("float", value))
+    return _Label(run_id, number, why[:TEXT_CHARS] if why else None)

@@ -1,0 +1,625 @@
+"""Picture of all cases of a batch: a table with a row for each, and the case that a row unfolds.
+
+Rows are drawn one by one, so that a page gets only the changed ones. `notebook/page/cases.js`
+filters, sorts and unfolds them; `notebook/case_page` and `export/case_file` feed it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Literal
+
+from nbagent.contracts.case_results import CaseResult, CaseStatus
+from nbagent.contracts.records import ScoreRecord
+from nbagent.view.node import Node, h, line
+from nbagent.view.printers import html, plain_text
+from nbagent.view.run_picture import ROOT_CLASS
+from nbagent.view.text_format import (
+    format_cost,
+    format_duration,
+    one_line,
+    pluralize,
+    sanitize_prose,
+    sanitize_value,
+    truncate,
+    value_text,
+)
+
+CASES_KEY = "cases"
+"""`data-run` of the page, by which its messages find it."""
+ROWS_KEY = "rows"
+"""`data-key` of the body of the table."""
+DETAIL_PREFIX = "open/"
+"""Start of the `data-key` of an unfolded case, before the key of its row."""
+DEFAULT_LABEL = "review"
+Verdict = Literal["wrong", "failed", "no answer", "unfinished", "not run", "no score", "right"]
+
+_RANKS: dict[Verdict, tuple[str, str]] = {
+    "wrong": ("✕", "nba-error"),
+    "failed": ("!", "nba-error"),
+    "no answer": ("–", "nba-error"),
+    "unfinished": ("…", "nba-note"),
+    "not run": ("·", "nba-note"),
+    "no score": ("○", "nba-note"),
+    "right": ("✓", "nba-fine"),
+}
+"""Mark and class of each verdict, in the order of sorting."""
+FAILURES: frozenset[Verdict] = frozenset({"wrong", "failed", "no answer"})
+_OF_STATUS: Mapping[CaseStatus, Verdict] = {
+    "missing": "not run",
+    "unfinished": "unfinished",
+    "failed": "failed",
+    "ended": "no answer",
+}
+_MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
+_MAX_VALUES = 4
+"""Scores of one name that a row shows."""
+_MAX_DETAIL_ROWS, _FEW_ROWS, _FEW_CHARS = 16, 3, 200
+"""Rows of a table in an unfolded case; few if its texts are short, too."""
+_HAS_ALL = "batch.frame()"
+_SAVED_BYTES = 24_000
+_TEXT_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CaseChars:
+    """Shown characters of the texts of one case."""
+
+    cell: int = 40
+    """A label of an axis, a value of a score, the name of a tool."""
+    text: int = 600
+    """The prompt and the answer in a row."""
+    detail: int = 4_000
+    """The prompt and the answer in an unfolded case; its other texts get a quarter."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaseColumns:
+    """Columns of the table and rules of its verdicts: the same for all cases of one page."""
+
+    name: str
+    """Name of the batch."""
+    axes: tuple[str, ...] = ()
+    scores: tuple[str, ...] = ()
+    """Names of the scores with a column; the label of the person first."""
+    deciding: frozenset[str] = frozenset()
+    """Names of the scores that say right or wrong."""
+    has_attempts: bool = False
+    label: str = DEFAULT_LABEL
+    """Name of the score that the page's labels are stored under."""
+    scale: int = 5
+    """Best label from 2 to 5; 0 for yes and no."""
+    by: str = "person"
+    is_blind: bool = False
+    """True hides the variants, their cost and time, and the labels of others."""
+    has_prompt: bool = True
+    """False if the prompts of one row differ in a blind page: they would name the variants."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A column: its id in the page, its title, and the class of its cells."""
+
+    field: str
+    title: str
+    look: str = ""
+    is_choice: bool = False
+    """A person filters by one of its values."""
+
+
+def columns_of_cases(
+    results: Iterable[CaseResult], name: str, scores: Sequence[str] = (), **options: Any
+) -> CaseColumns:
+    """Choose the columns for these cases.
+
+    Args:
+        results: the cases.
+        name: name of the batch.
+        scores: names of scores that may come.
+        options: `label`, `scale`, `by` and `is_blind` of `CaseColumns`.
+    """
+    columns = CaseColumns(name=name, **options)
+    axes: dict[str, None] = {}
+    by_name: dict[str, list[ScoreRecord]] = {columns.label: [], **{n: [] for n in scores}}
+    prompts: dict[str, str] = {}
+    has_attempts, has_shared_prompts = False, True
+    for result in results:
+        axes |= dict.fromkeys(result.labels)
+        has_attempts = has_attempts or result.attempt > 1
+        if result.prompt:
+            shared = prompts.setdefault(result.row_key, result.prompt)
+            has_shared_prompts = has_shared_prompts and shared == result.prompt
+        for score in result.scores:
+            by_name.setdefault(score.scorer, []).append(score)
+    names = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
+    return replace(
+        columns,
+        axes=() if columns.is_blind else tuple(axes)[:_MAX_AXES],
+        scores=tuple(names)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
+        deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),
+        has_attempts=has_attempts,
+        has_prompt=has_shared_prompts or not columns.is_blind,
+    )
+
+
+def _is_replaced(name: str, by_name: Mapping[str, Sequence[ScoreRecord]], label: str) -> bool:
+    """True if a scorer gives scores of its own names: `exact.length` instead of `exact`."""
+    parts = any(other.startswith(f"{name}.") for other in by_name)
+    return parts and not by_name[name] and name != label
+
+
+def _is_deciding(scores: Sequence[ScoreRecord]) -> bool:
+    """True if these scores of one name say right or wrong: booleans, or numbers that are 0 or 1.
+
+    A person's label 1 of 5 is no "right": numbers count if a 0 is among them, or a function gave
+    them.
+    """
+    values = [score.value for score in scores if score.value is not None]
+    if not values or any(value not in (0, 1) for value in values):
+        return False
+    return (
+        0 in values
+        or any(isinstance(value, bool) for value in values)
+        or all(score.by == "function" for score in scores)
+    )
+
+
+def verdict_of(result: CaseResult, deciding: frozenset[str]) -> Verdict:
+    """Judge a case by its status and its deciding scores; one 0 makes it wrong."""
+    if result.status != "ok":
+        return _OF_STATUS[result.status]
+    values = [score.value for score in result.scores if score.scorer in deciding]
+    values = [value for value in values if value is not None]
+    if not values:
+        return "no score"
+    return "right" if all(values) else "wrong"
+
+
+def verdict_counts(results: Iterable[CaseResult], columns: CaseColumns) -> dict[Verdict, int]:
+    """Count the verdicts, the failures first."""
+    counts = Counter(verdict_of(result, columns.deciding) for result in results)
+    return {verdict: counts[verdict] for verdict in _RANKS if counts[verdict]}
+
+
+# Columns and rows
+
+
+def _columns(columns: CaseColumns) -> Iterator[_Column]:
+    yield _Column("row", "row")
+    for number, axis in enumerate(columns.axes):
+        yield _Column(f"axis{number}", _cut(axis, 40), is_choice=True)
+    if not columns.is_blind:
+        yield _Column("verdict", "verdict", is_choice=True)
+    for number, name in enumerate(columns.scores):
+        # Its labels change in the page; a score of the same name is a column like others.
+        field = "label" if number == 0 else f"score{number}"
+        yield _Column(field, _cut(name, 40), "nba-value", is_choice=True)
+    yield _Column("tools", "tools", is_choice=True)
+    if not columns.is_blind:
+        yield _Column("cost", "cost", "nba-r")
+        yield _Column("time", "time", "nba-r")
+    if columns.has_prompt:
+        yield _Column("prompt", "prompt text", "nba-long")
+    yield _Column("answer", "answer", "nba-long")
+
+
+def row_node(
+    columns: CaseColumns,
+    number: int,
+    result: CaseResult,
+    chars: CaseChars | None = None,
+    *,
+    is_live: bool = True,
+) -> Node:
+    """Draw a case as a row.
+
+    Args:
+        columns: the columns of the page.
+        number: its position, which is its `data-key`.
+        result: the case.
+        chars: shown characters of its texts.
+        is_live: True draws values as buttons, by which a person filters and unfolds.
+    """
+    chars = chars or CaseChars()
+    cells = _cells(columns, result, chars)
+    if not is_live:
+        return h("tr", "", *(_plain_cell(c.look, *cells[c.field]) for c in _columns(columns)))
+    first, *others = _columns(columns)
+    unfold = h("button", "nba-unfold", cells[first.field][0][0], data_do="unfold")
+    return h(
+        "tr",
+        "nba-case",
+        h("td", "", unfold),
+        *(_live_cell(column, *cells[column.field]) for column in others),
+        data_key=str(number),
+    )
+
+
+_Cell = tuple[list[str], str | None, str]
+"""Shown values of a cell, the value that it sorts by if that is another, and its class."""
+
+
+def _cells(columns: CaseColumns, result: CaseResult, chars: CaseChars) -> dict[str, _Cell]:
+    """Return the cells of a case by the fields of the columns."""
+    key = _cut(result.row_key, chars.cell * 2) or "(no key)"
+    verdict = verdict_of(result, columns.deciding)
+    ms, usd = result.duration_ms, result.cost_usd
+    answer = result.text if result.status == "ok" else f"{result.why} {result.text}"
+    cells: dict[str, _Cell] = {
+        "row": ([f"{key} · {result.attempt}" if columns.has_attempts else key], None, ""),
+        "verdict": ([verdict], str([*_RANKS].index(verdict)), _RANKS[verdict][1]),
+        "tools": (_tool_names(result, chars.cell), None, ""),
+        "cost": ([] if usd is None else [format_cost(usd)], _number(usd), ""),
+        "time": ([] if ms is None else [format_duration(ms)], _number(ms), ""),
+        "prompt": ([_cut_prose(result.prompt, chars.text // 2)], None, ""),
+        "answer": (
+            [_cut_prose(answer, chars.text)],
+            None,
+            "nba-error" if verdict in ("failed", "no answer") else "",
+        ),
+    }
+    for number, axis in enumerate(columns.axes):
+        cells[f"axis{number}"] = ([_cut(result.labels.get(axis, ""), chars.cell)], None, "")
+    for number, name in enumerate(columns.scores):
+        cells["label" if number == 0 else f"score{number}"] = _score_cell(
+            shown_scores(columns, result, name), chars.cell, is_deciding=name in columns.deciding
+        )
+    return cells
+
+
+def shown_scores(columns: CaseColumns, result: CaseResult, name: str = "") -> list[ScoreRecord]:
+    """Return the scores of a case that the person may see, those of one name if it is given."""
+    return [
+        score
+        for score in result.scores
+        if (not name or score.scorer == name)
+        and (not columns.is_blind or (score.scorer, score.by) == (columns.label, columns.by))
+    ]
+
+
+def _score_cell(scores: Sequence[ScoreRecord], chars: int, *, is_deciding: bool) -> _Cell:
+    """Return the cell of a score, with a value for each person that gave one."""
+    numbers = [float(s.value) for s in scores if isinstance(s.value, bool | int | float)]
+    is_bad = is_deciding and 0 in numbers
+    value = _number(fmean(numbers)) if numbers else None
+    texts = [score_text(s, chars) for s in scores[:_MAX_VALUES]]
+    texts += [f"+{len(scores) - _MAX_VALUES} more"] if len(scores) > _MAX_VALUES else []
+    return texts, value, "nba-error" if is_bad else ""
+
+
+def score_text(score: ScoreRecord, chars: int = 40) -> str:
+    """Print the value of a score: `yes`, `0.25`, a label, or `error`."""
+    value = score.value
+    if value is None:
+        return "error" if score.error else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _cut(value, chars) if isinstance(value, str) else f"{value:.4g}"
+
+
+def _number(value: float | None) -> str | None:
+    return None if value is None else f"{value:.6g}"
+
+
+def _tool_names(result: CaseResult, chars: int) -> list[str]:
+    names = [_cut(tool.name, chars) for tool in result.tools[:_MAX_TOOLS]]
+    more = len(result.tools) - len(names)
+    return [*names, f"+{more} more"] if more > 0 else names
+
+
+def _live_cell(column: _Column, values: list[str], value: str | None, look: str) -> Node:
+    cls = " ".join(filter(None, (look, column.look)))
+    if not column.is_choice:
+        return h("td", cls, *filter(None, values), value=value)
+    # Not in the order of Tab: the choices above the table do the same.
+    buttons = [
+        h("button", "nba-pick", text, data_do="pick", tabindex="-1") for text in values if text
+    ]
+    return h("td", cls, *buttons, value=value)
+
+
+def _plain_cell(column_look: str, values: list[str], value: str | None, look: str) -> Node:
+    is_number = column_look == "nba-r"
+    return h("td", look or ("nba-r" if is_number else "nba-l"), ", ".join(filter(None, values)))
+
+
+def _cut(text: str, chars: int) -> str:
+    return one_line(sanitize_value(text[: chars * 4]), chars)
+
+
+def _cut_prose(text: str, chars: int) -> str:
+    return one_line(sanitize_prose(text[: chars * 4]), chars)
+
+
+# The page
+
+
+def page_node(
+    columns: CaseColumns,
+    results: Sequence[CaseResult],
+    *,
+    rows: Sequence[Node] = (),
+    notes: Sequence[str] = (),
+    state: str = "",
+    is_file: bool = False,
+) -> Node:
+    """Draw the page: head, filters, labels, and the table with these rows.
+
+    Args:
+        columns: the columns.
+        results: all cases.
+        rows: rows of the table; a live page gets them later.
+        notes: lines below the table, such as what is left out.
+        state: state of the batch, such as `Running`.
+        is_file: True for a file without a kernel, whose labels are exported.
+    """
+    heads = [
+        h("th", c.look, h("button", "nba-order", c.title, data_do="order"), data_field=c.field)
+        for c in _columns(columns)
+    ]
+    table = h(
+        "table",
+        "",
+        h("thead", "", h("tr", "", *heads)),
+        h("tbody", "", *rows, data_key=ROWS_KEY),
+        aria_label="cases",
+    )
+    return h(
+        "div",
+        f"{ROOT_CLASS} nba-cases",
+        head_part(columns, results, state),
+        _filters(columns, results),
+        _label_bar(columns, is_file=is_file),
+        h("div", "nba-wide nba-shown", role="status"),
+        h(
+            "div",
+            "nba-case-scroll",
+            table,
+            tabindex="0",
+            role="region",
+            aria_label="table of cases",
+        ),
+        h("div", "nba-foot", *(line("nba-note", note) for note in notes), h("small", "", _KEYS)),
+        role="group",
+        aria_label=f"all cases of {_cut(columns.name, 80)}",
+        data_run=CASES_KEY,
+        data_lm_suppress_shortcuts="true",
+    )
+
+
+_KEYS = (
+    "Keys: j and k or the arrows move, Enter unfolds, n next failure, p previous one, / filter, "
+    "r reason, Escape back to the table"
+)
+
+
+def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = "") -> Node:
+    """Draw the name of the batch and the counts of the verdicts, as one part."""
+    counts = {} if columns.is_blind else verdict_counts(results, columns)
+    facts = [f"{_RANKS[verdict][0]} {n:,} {verdict}" for verdict, n in counts.items()]
+    name = _cut(columns.name, 80)
+    total = pluralize(len(results), "case")
+    return h(
+        "div",
+        "nba-head",
+        h("strong", "nba-phase", total),
+        " ",
+        h("code", "nba-chip", name),
+        " ",
+        h("span", "nba-facts", " · ".join(filter(None, [state, *facts]))),
+        data_key="head",
+    )
+
+
+def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
+    """Draw the field and the choices that filter the rows, and the choice of two variants."""
+    field = h(
+        "input",
+        "nba-find",
+        type="search",
+        placeholder="Filter the rows by words",
+        aria_label="Filter the rows by words",
+        data_field="search",
+    )
+    choices = [
+        h(
+            "select",
+            "nba-choice",
+            h("option", "", f"{column.title}: all", value=""),
+            data_field=column.field,
+            aria_label=f"Filter by {column.title}",
+        )
+        for column in _columns(columns)
+        if column.is_choice
+    ]
+    steps = [h("button", "", "Next failure", type="button", data_do="next")]
+    clear = h("button", "", "Show all", type="button", data_do="all")
+    compared = [] if columns.is_blind else [_comparison(results)]
+    shown = [] if columns.is_blind else steps
+    return h("div", "nba-case-form", field, *choices, clear, *shown, *filter(None, compared))
+
+
+def _comparison(results: Sequence[CaseResult]) -> Node | None:
+    """Draw the choice of two variants that are shown side by side."""
+    variants = list(dict.fromkeys(result.variant for result in results))
+    if len(variants) < 2:
+        return None
+    options = [h("option", "", _cut(name, 80), value=str(n)) for n, name in enumerate(variants)]
+    none = h("option", "", "–", value="")
+    changed = h("input", "", type="checkbox", data_field="changed")
+    return h(
+        "span",
+        "nba-compared",
+        h("label", "", "Compare ", h("select", "", none, *options, data_field="left")),
+        h("label", "", " with ", h("select", "", none, *options, data_field="right")),
+        h("label", "", changed, " only changed verdicts"),
+    )
+
+
+def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
+    """Draw the buttons that label the case at hand."""
+    yes_no = [("1", "Yes", "y"), ("0", "No", "x")]
+    values = [(str(n), str(n), str(n)) for n in range(1, columns.scale + 1)] or yes_no
+    buttons = [
+        h("button", "nba-mark-as", text, type="button", data_do="mark", value=v, title=f"Key {key}")
+        for v, text, key in values
+    ]
+    reason = h(
+        "input",
+        "nba-reason",
+        type="text",
+        placeholder="Reason (optional), stored with the next label",
+        aria_label="Reason for the next label",
+        data_field="reason",
+    )
+    exports = [h("button", "", "Export labels", type="button", data_do="save")] if is_file else []
+    keys = f"keys 1–{columns.scale}" if columns.scale else "keys y and x"
+    return h(
+        "div",
+        "nba-case-form nba-labels",
+        h("span", "nba-lab", f"Label “{_cut(columns.label, 40)}” ({keys}) "),
+        *buttons,
+        reason,
+        *exports,
+        h("span", "nba-said", role="status", data_key="said"),
+        role="group",
+        aria_label="Label of the case at hand",
+    )
+
+
+def saved_node(
+    columns: CaseColumns, results: Sequence[CaseResult], note: str = "", max_rows: int = 200
+) -> Node:
+    """Draw the plain table that a page without scripts shows: the first rows within a budget."""
+    rows: list[Node] = []
+    left = _SAVED_BYTES
+    for number, result in enumerate(results[:max_rows]):
+        row = row_node(columns, number, result, CaseChars(text=200), is_live=False)
+        left -= len(html(row).encode())
+        if rows and left < 0:
+            break
+        rows.append(row)
+    heads = [h("th", c.look or "nba-l", c.title, scope="col") for c in _columns(columns)]
+    table = h("table", "", h("thead", "", h("tr", "", *heads)), h("tbody", "", *rows))
+    more = len(results) - len(rows)
+    notes = [f"… {more:,} more cases; {_HAS_ALL} has all" if more else "", note]
+    return h(
+        "div",
+        ROOT_CLASS,
+        head_part(columns, results),
+        h("div", "nba-wide nba-wide-table", table),
+        *(line("nba-wide nba-note", text) for text in notes),
+        role="group",
+        aria_label=f"cases of {_cut(columns.name, 80)}",
+    )
+
+
+def cases_text(columns: CaseColumns, results: Sequence[CaseResult], note: str = "") -> str:
+    """Print the first cases as a plain table."""
+    return plain_text(saved_node(columns, results, note, _TEXT_ROWS))
+
+
+# The unfolded case
+
+
+def case_node(
+    columns: CaseColumns,
+    result: CaseResult,
+    *,
+    run: Node | None = None,
+    chars: CaseChars | None = None,
+) -> Node:
+    """Draw what a row unfolds: its cells, scores with reasons, and its run.
+
+    Args:
+        columns: the columns of the page.
+        result: the case.
+        run: picture of the run; None draws its prompt, calls and answer instead.
+        chars: shown characters of its texts.
+    """
+    chars = chars or CaseChars()
+    limit = chars.detail
+    parts: list[Node | None] = [
+        _table("row", _row_cells(result, chars)),
+        _table("score", _score_rows(columns, result, chars)),
+    ]
+    parts += [run] if run is not None else _short_run(columns, result, limit)
+    return h("div", "nba-case-open", *(part for part in parts if part is not None))
+
+
+def _row_cells(result: CaseResult, chars: CaseChars) -> list[tuple[str, ...]]:
+    limit = chars.detail // 4
+    return [
+        (_cut(str(name), chars.cell), _clean(value_text(value, enough=limit), limit))
+        for name, value in [*result.cells.items()][: _most_rows(chars)]
+    ]
+
+
+def _score_rows(
+    columns: CaseColumns, result: CaseResult, chars: CaseChars
+) -> list[tuple[str, ...]]:
+    scores = shown_scores(columns, result)
+    rows = [
+        (
+            _cut(score.scorer, chars.cell),
+            score_text(score, chars.cell),
+            _cut(score.by, chars.cell),
+            _clean(score.reason or score.error or "", chars.detail // 4),
+        )
+        for score in scores[: _most_rows(chars)]
+    ]
+    more = len(scores) - len(rows)
+    return [*rows, (f"{more} more", "", "", f"{_HAS_ALL} has all")] if more else rows
+
+
+def _most_rows(chars: CaseChars) -> int:
+    """Return the most rows of a table in an unfolded case."""
+    return _MAX_DETAIL_ROWS if chars.detail > _FEW_CHARS else _FEW_ROWS
+
+
+def _table(kind: str, rows: Sequence[Sequence[str]]) -> Node | None:
+    """Draw named values as a table; None if there are none."""
+    if not rows:
+        return None
+    trs = [
+        h("tr", "", h("th", "", kind, " ", *n), *(h("td", "", v) for v in vs)) for n, *vs in rows
+    ]
+    return h("table", "nba-named", *trs)
+
+
+def _short_run(columns: CaseColumns, result: CaseResult, limit: int) -> list[Node | None]:
+    """Draw the short form of a run: facts, prompt, calls, answer."""
+    facts = [
+        pluralize(result.turns, "turn") if result.turns else "",
+        f"{result.total_tokens:,} tokens" if result.total_tokens and not columns.is_blind else "",
+        f"run {result.run_id[:8]}" if result.run_id else "no run yet",
+        result.stop_reason if result.status != "ok" else "",
+    ]
+    calls = [
+        f"{_cut(t.name, 40)} × {t.calls:,}" + (f" ({t.failed:,} failed)" if t.failed else "")
+        for t in result.tools[: _MAX_TOOLS * 2]
+    ]
+    return [
+        line("nba-note", " · ".join(filter(None, facts))),
+        *_text("prompt", result.prompt if columns.has_prompt else "", limit),
+        line("nba-note", f"calls: {', '.join(calls)}" if calls else ""),
+        line("nba-error", _clean(result.why, limit // 2)),
+        *_text("answer", result.text, limit),
+    ]
+
+
+def _text(name: str, text: str, limit: int) -> list[Node | None]:
+    shown, note = truncate(sanitize_prose(text[: limit * 2]), limit, has_all="the run")
+    more = len(text) - limit
+    note = f"… {more:,} characters more; the run has all" if note and more > 0 else note
+    if not shown.strip():
+        return []
+    return [h("div", "nba-lab", name), h("div", "nba-plain", shown), line("nba-note", note)]
+
+
+def _clean(text: str, limit: int) -> str:
+    text = sanitize_prose(text[: limit * 2])
+    return text if len(text) <= limit else f"{text[:limit]} …"
