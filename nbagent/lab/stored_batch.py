@@ -1,41 +1,46 @@
-"""Batch in the store: its document, and its results by its name, without its table or models."""
+"""Batch opened by its name from the store, without its table, its agent or its scorers."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from nbagent.contracts.canonical import dump_json
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.case_results import CaseResult, joint_scores
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
-from nbagent.lab.case_state import CaseState, assign_earlier_runs
+from nbagent.lab.batch_document import planned_cases, stored_table, with_dtype
+from nbagent.lab.case_state import (
+    CaseState,
+    assign_earlier_runs,
+    failures_of,
+    numeric_scores,
+    summaries_of,
+)
 from nbagent.lab.frames import read_results
-from nbagent.lab.plan import MapOptions, PlannedCase, Row, Table, Variant, key_text
+from nbagent.lab.plan import PlannedCase, Row, Variant
 from nbagent.lab.results import BatchResults, axes_of
-from nbagent.run import Run, open_run, public_names
+from nbagent.run import public_names
+from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
-from nbagent.settings.options import RunOptions
-from nbagent.shown.images import of_class
-from nbagent.shown.values import to_text
-from nbagent.store.batches import batch_doc, batch_names, runs_of_batch
+from nbagent.settings.sources import current_settings, project_file_error
+from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
 from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.provider_batches import waiting_notes
+from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
+from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-_MAX_CELL_CHARS = 20_000
-_MAX_TABLE_BYTES = 16_000_000
-"""Larger tables are not copied into the store: their batch has row keys only, when it is opened."""
 _NO_PLAN = "was made by an earlier version, which did not store its plan"
 
 
@@ -43,89 +48,6 @@ class AgentOfBatch(Protocol):
     """The part of `nbagent.Agent` that continues a batch."""
 
     def map(self, data: Any, /, **how: Any) -> BatchInStore: ...
-
-
-# The document
-
-
-def plan_doc(
-    table: Table, planned: Sequence[PlannedCase], how: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Return what a batch needs to be opened by its name, as JSON values.
-
-    Args:
-        table: its table.
-        planned: all of its cases.
-        how: arguments of `map`, as JSON values, with which it can be continued.
-    """
-    variants = [*{id(case.variant): case.variant for case in planned}.values()]
-    return {
-        "variants": [variant.labels for variant in variants],
-        "repeat": max(case.case.attempt for case in planned),
-        "keys": [*table.keys],
-        "shas": [case.case.sha for case in planned],
-        "table": _table_doc(table),
-        "map": dict(how),
-    }
-
-
-def _table_doc(table: Table) -> dict[str, Any] | None:
-    rows = [[json_cell(cell) for cell in row.values()] for row in table.rows]
-    if len(dump_json(rows)) > _MAX_TABLE_BYTES:
-        return None
-    data: Any = table.data
-    dtypes = [str(dtype) for dtype in data.dtypes]
-    return {"columns": [*table.columns], "dtypes": dtypes, "rows": rows}
-
-
-def json_cell(cell: Any) -> Any:
-    """Return a cell of a table as a JSON value; other values as text, missing ones as None."""
-    if of_class(cell, "numpy", "generic"):
-        cell = cell.item()
-    if cell is None or isinstance(cell, bool | int):
-        return cell
-    if isinstance(cell, float):
-        return cell if math.isfinite(cell) else None
-    if not isinstance(cell, str) and _is_missing(cell):
-        return None
-    return to_text(cell, _MAX_CELL_CHARS)
-
-
-def _is_missing(cell: Any) -> bool:
-    try:
-        return bool(cell != cell)
-    except TypeError:  # pandas.NA
-        return True
-    except ValueError:  # an array
-        return False
-
-
-def map_doc(template: str, how: MapOptions) -> dict[str, Any]:
-    """Return the arguments of `map` that can be stored; `not_stored` names axes that cannot."""
-    axes: dict[str, Any] = {**(how.vary or {})}
-    unstored = [axis for axis, values in axes.items() if not _is_storable(axis, values)]
-    made: dict[str, Any] = {"template": template, "key": how.key, "repeat": how.repeat}
-    if axes and not unstored:
-        made["vary"] = axes
-    return {**made, "not_stored": unstored} if unstored else made
-
-
-def _is_storable(axis: str, values: Any) -> bool:
-    """True for plain values that cannot hold a key: no tools, models as objects, headers."""
-    row = RunOptions.rows().get(axis)
-    if row is not None and row.secret:
-        return False
-    listed: list[Any] = [*values.values()] if isinstance(values, Mapping) else [*values]
-    return all(map(_is_plain, listed))
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, list | tuple):
-        return all(map(_is_plain, cast("Sequence[Any]", value)))
-    return value is None or type(value) in (str, bool, int, float)
-
-
-# Results from the store
 
 
 class BatchInStore(BatchResults):
@@ -137,21 +59,26 @@ class BatchInStore(BatchResults):
     def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
 
-    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """Return the run that answered a row, in the variant with these labels.
+    def _baseline(self, source: Any) -> BatchResults:
+        if not isinstance(source, str) or source.endswith(".json"):
+            return super()._baseline(source)
+        if source != "last":
+            return _open_batch(self._store, source)
+        keys = {result.row_key for result in self.results()}
+        for name in batch_names(self._store):
+            opened = _open_batch(self._store, name)
+            if name != self.name and keys & {result.row_key for result in opened.results()}:
+                return opened
+        raise UsageError(
+            "not_worse_than='last': the store has no other batch with these rows; give the file "
+            "that batch.save('baseline.json') wrote"
+        )
 
-        Raises:
-            UsageError: there is no such run (yet), or several.
-        """
-        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
-        if len(matches) != 1 or not matches[0].run_id:
-            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
-            raise UsageError(
-                f"there {problem} of row {key!r}, attempt {attempt}"
-                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
-                f"{', '.join(self.axes) or 'none'}"
-            )
-        return open_run(matches[0].run_id)
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        # A broken file of the project stops no picture.
+        settings = current_settings(without_project=bool(project_file_error()))
+        return to_notebook_batch(self.name, self.axes, self.results(), settings.records)
 
     def review(
         self,
@@ -190,20 +117,6 @@ class BatchInStore(BatchResults):
         review.run()
 
 
-def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
-    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
-    return result.row_key == key_text(key) and result.attempt == attempt and labels
-
-
-@dataclass(frozen=True, slots=True)
-class _StoredTable:
-    """Table of a batch as it was stored: its keys, and their cells by column."""
-
-    columns: Sequence[str]
-    dtypes: Sequence[str]
-    rows: Mapping[str, Mapping[str, Any]]
-
-
 class StoredBatch(BatchInStore):
     """Batch opened by its name: its results, as they are in the store now.
 
@@ -214,9 +127,9 @@ class StoredBatch(BatchInStore):
         """Open the batch with this document; a damaged one counts as none."""
         self.name, self._store = name, store
         self._doc: Mapping[str, Any] = doc
-        self._table, self._planned = _stored_table({}), list[Case]()
+        self._table, self._planned = stored_table({}), list[Case]()
         try:
-            self._table, self._planned = _stored_table(doc), planned_cases(name, doc)
+            self._table, self._planned = stored_table(doc), planned_cases(name, doc)
         except CORRUPT_ROW:
             self._doc = {}
 
@@ -252,7 +165,7 @@ class StoredBatch(BatchInStore):
     def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
         rows: Any = super()._rows(results)
         for column, dtype in zip(self._table.columns, self._table.dtypes, strict=True):
-            rows[column] = _with_dtype(rows[column], dtype)
+            rows[column] = with_dtype(rows[column], dtype)
         has_key_column = self._doc.get("map", {}).get("key") in self._table.columns
         return rows.drop(columns="row_key") if has_key_column else rows
 
@@ -271,6 +184,9 @@ class StoredBatch(BatchInStore):
         arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
         return agent.map(data, **arguments)
 
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Do nothing: this process does not run it."""
+
     def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
         raise UsageError(
@@ -278,44 +194,74 @@ class StoredBatch(BatchInStore):
             f"nbagent.batch({self.name!r}, data=TABLE, agent=AGENT).resume()"
         )
 
+    @property
+    def progress(self) -> BatchProgress:
+        """Progress as the store has it now."""
+        entries = self._entries()
+        scores = {result.run_id: result.scores for result in self.results() if result.run_id}
+        for entry in entries:
+            entry.scores = numeric_scores(joint_scores(scores.get(entry.run_id, ())))
+        return stored_progress(self._store, self.name, entries)
+
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"continued"})
+        return public_names(super().__dir__(), {"continued", "notebook_record", "stop"})
 
     def __repr__(self) -> str:
-        results = self.results()
-        done = sum(result.status in ("ok", "ended", "failed") for result in results)
-        return f"<StoredBatch {self.name}, {done} of {pluralize(len(results), 'case')} done>"
+        progress = self.progress
+        done = f"{progress.ok + progress.failed} of {pluralize(progress.total, 'case')} done"
+        return f"<StoredBatch {self.name}, {done}>"
+
+    def __str__(self) -> str:
+        return batch_text(self.progress)
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_batch(self.progress, self):
+            print(self)
 
 
-def planned_cases(batch: str, doc: Mapping[str, Any]) -> list[Case]:
-    """Return the cases of a stored plan, in their order; none without a plan."""
-    shas = iter(doc.get("shas", ()))
-    return [
-        Case(batch=batch, row_key=key, variant=labels, attempt=attempt, sha=next(shas, ""))
-        for key in doc.get("keys", ())
-        for labels in doc["variants"]
-        for attempt in range(1, doc["repeat"] + 1)
-    ]
+def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> BatchProgress:
+    """Return the progress of a batch that this process does not run."""
+    runs = runs_of_batch(store, name)
+    judges = runs_of_batch(store, name + JUDGE_SUFFIX)
+    costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
+    counts = Counter(entry.status for entry in entries)
+    is_open = counts["missing"] or counts["unfinished"]
+    times = [(item.run.started_at, item.run.ended_at or item.run.started_at) for item in runs]
+    start = min((begin for begin, _ in times), default=utc_now())
+    end = max((end for _, end in times), default=start)
+    return BatchProgress(
+        name=name,
+        state="Stopped" if is_open else "Finished",
+        why="some cases have no answer yet" if is_open else "",
+        total=len(entries),
+        reused=0,
+        ok=counts["ok"],
+        failed=counts["failed"] + counts["ended"],
+        at_work=sum(item.run.phase == "Running" for item in runs),
+        cost_usd=sum(costs) if costs else None,
+        judge_cost_usd=sum(item.run.cost_usd or 0.0 for item in judges),
+        elapsed_s=(end - start).total_seconds(),
+        per_s=0.0,
+        left_s=None,
+        started_at=start,
+        failures=failures_of(entries),
+        notes=waiting_notes(store, name) if is_open else (),
+        models=tuple(dict.fromkeys(item.run.model for item in runs)),
+        variants=summaries_of(entries),
+    )
 
 
-def _stored_table(doc: Mapping[str, Any]) -> _StoredTable:
-    table = doc.get("table")
-    if table is None:
-        return _StoredTable((), (), {})
-    rows = {
-        key: dict(zip(table["columns"], cells, strict=True))
-        for key, cells in zip(doc["keys"], table["rows"], strict=True)
-    }
-    return _StoredTable(table["columns"], table["dtypes"], rows)
-
-
-def _with_dtype(column: Any, dtype: str) -> Any:
-    """Return a column with the dtype that the person's table had, if its JSON values fit it."""
-    try:
-        return column if dtype == "object" else column.astype(dtype)
-    except (TypeError, ValueError):
-        return column
+def _open_batch(store: Store, name: str) -> StoredBatch:
+    """Open a batch of a store; the error suggests the nearest name."""
+    doc = batch_doc(store, name)
+    if doc is None and name.endswith(".json"):
+        raise UsageError(f"there is no batch {name!r}; nbagent.read_batch({name!r}) reads a file")
+    if doc is None:
+        known = batch_names(store)
+        hint = nearest_or_all(name, known, "the batches are") or "; the store has none"
+        raise UsageError(f"there is no batch {name!r}{hint}")
+    return StoredBatch(store, name, doc)
 
 
 def batch(
@@ -336,13 +282,8 @@ def batch(
     Raises:
         UsageError: the store has no such batch; the nearest name is suggested.
     """
-    store, text = store_to_read(), str(name)
-    doc = batch_doc(store, text)
-    if doc is None:
-        known = batch_names(store)
-        hint = nearest_or_all(text, known, "the batches are") or "; the store has none"
-        raise UsageError(f"there is no batch {text!r}{hint}")
-    opened = StoredBatch(store, text, doc)
+    text = str(name)
+    opened = _open_batch(store_to_read(), text)
     if data is None and agent is None:
         return opened
     if data is None or agent is None:

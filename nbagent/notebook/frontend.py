@@ -21,7 +21,7 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
-from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
+from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch, batch_metadata
 from nbagent.notebook.capture import capture
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
@@ -156,21 +156,23 @@ class NotebookFrontend(Frontend):
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
         if not kernel.page_may_come():
-            return FinalBatch()
+            return FinalBatch(controls)
         try:
             button_actions.enable_buttons()
             return LiveBatch(progress, controls)
         except Exception:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
-            return FinalBatch()
+            return FinalBatch(controls)
 
-    def show_batch(self, progress: BatchProgress) -> bool:
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
         """Show a batch that is the last expression of a cell, unless this cell has shown it."""
         if kernel.in_kernel() and was_shown_here(_batch_key(progress)):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        return self.show_list(BatchSnapshot(progress))
+        if not kernel.in_kernel():
+            return False
+        return self._show_list(BatchSnapshot(progress), None, batch_metadata(controls))
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -178,13 +180,22 @@ class NotebookFrontend(Frontend):
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
+        return self._show_list(runs, search, {})
+
+    def _show_list(
+        self,
+        runs: RunList,
+        search: Callable[[str], RunList] | None,
+        metadata: Mapping[str, Any],
+    ) -> bool:
         if not kernel.in_kernel():
             return False
         if kernel.is_headless():
-            display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
+            made = {"text/html": page(runs.node()), "text/plain": str(runs)}
+            display(made, raw=True, metadata=dict(metadata))
         else:
             button_actions.enable_buttons()
-            ListOutput(search).show(runs)
+            ListOutput(search).show(runs, metadata)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:

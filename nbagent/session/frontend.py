@@ -56,6 +56,10 @@ class BatchControls(Protocol):
         """Stop at once; with `after_rows` after the running cases have ended."""
         ...
 
+    def notebook_record(self) -> Mapping[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        ...
+
 
 class BatchView(Protocol):
     """Shows a running batch."""
@@ -63,6 +67,11 @@ class BatchView(Protocol):
     @property
     def only_while_waited(self) -> bool:
         """True if drawn only during `wait()`: a terminal line would disturb typing."""
+        ...
+
+    @property
+    def saves_record(self) -> bool:
+        """True if the final state is saved with `BatchControls.notebook_record`."""
         ...
 
     def update(self, progress: BatchProgress) -> None:
@@ -168,7 +177,7 @@ class Frontend:
 
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
-    def show_batch(self, progress: BatchProgress) -> bool:
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
         """Show a batch that is not shown yet; False if this process shows nothing."""
         return False
 

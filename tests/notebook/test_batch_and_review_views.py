@@ -199,6 +199,9 @@ class Controls:
     def stop(self, *, after_rows: bool = False) -> None:
         self.stops.append(after_rows)
 
+    def notebook_record(self) -> dict[str, Any]:
+        return {}
+
 
 def progress(ok: int, **more: Any) -> BatchProgress:
     now = BatchProgress(
