@@ -337,6 +337,15 @@ def test_a_saved_batch_is_read_as_it_was(tmp_path: Path) -> None:
     assert file.read_bytes() == before, "a file that is saved again is the same"
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_score_that_is_no_number_is_saved_as_an_error(value: float, tmp_path: Path) -> None:
+    odd = batch(case(1, value), case(2, 0.5))
+    read = nbagent.read_batch(odd.save(tmp_path / "baseline.json"))
+    first = score_named(read.results()[0], "exact")
+    assert (first.value, first.error) == (None, f"the scorer returned {value}")
+    assert not read.check(min={"exact": 0.1})
+
+
 def test_a_changed_answer_is_a_diff_of_one_case_and_of_the_last_line(tmp_path: Path) -> None:
     first = rows(10).save(tmp_path / "a.json").read_text("utf-8").splitlines()
     other = [replace(one, run_id=f"other {one.row_key}") for one in rows(10).results()]
