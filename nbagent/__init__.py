@@ -26,13 +26,15 @@ from nbagent.contracts.version import __version__ as __version__
 
 # lazy_loader has no types, and type checkers read the stub instead of this `__all__`.
 _resolve, _, _names = cast("Any", lazy_loader.attach_stub(__name__, __file__))
-__all__ = sorted([*_names, "events", "offline", "plot"])  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = sorted([*_names, "events", "judges", "offline", "plot"])  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     # Modules under another name than their own: the stub cannot say where they are.
     if name == "events":
         from nbagent.contracts import events as module
+    elif name == "judges":
+        from nbagent.lab import judge_templates as module
     elif name == "offline":
         from nbagent.providers import offline as module
     elif name == "plot":

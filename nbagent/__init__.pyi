@@ -1,11 +1,12 @@
 # The public names, each with the module that defines it. `__init__.py` resolves them from this
-# file (lazy_loader), so a new public name is one line here. The three modules at the end are
+# file (lazy_loader), so a new public name is one line here. The four modules at the end are
 # resolved in `__init__.py`, because lazy_loader knows no other name for a module.
 
 import typing
 
 import nbagent.charts as plot
 import nbagent.contracts.events as events
+import nbagent.lab.judge_templates as judges
 import nbagent.providers.offline as offline
 
 from .agent import Agent as Agent
@@ -49,6 +50,7 @@ from .frames import tool_runs as tool_runs
 from .frames import transitions as transitions
 from .frames import turns as turns
 from .lab.judges import judge as judge
+from .lab.jury import jury as jury
 from .lab.review import score as score
 from .lab.scorers import Score as Score
 from .lab.scorers import scorer as scorer
@@ -66,7 +68,7 @@ from .tools.mcp.config import mcp as mcp
 from .workflow.agents import load_agent as load_agent
 from .workflow.package import load_package as load_package
 
-__all__ = ["events", "offline", "plot"]
+__all__ = ["events", "judges", "offline", "plot"]
 __version__: str
 
 def load_ipython_extension(ipython: typing.Any) -> None: ...

@@ -44,7 +44,7 @@ HOMES = {
     "httpcore2": ("providers.transport",),
     "pandas": ("store.dataframes",),
     "narwhals": ("shown.foreign_frames",),
-    "numpy": ("store.dataframes", "lab.statistics"),
+    "numpy": ("store.dataframes", "lab.agreement", "lab.statistics"),
     "distributed": ("lab.remote",),
     "cloudpickle": ("lab.remote_task",),
     "sqlite3": ("store.connections",),

@@ -5,7 +5,9 @@ A live batch, a stored batch and a saved notebook all give a sequence of `CaseRe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -66,3 +68,41 @@ class CaseResult:
     def full_cost_usd(self) -> float | None:
         """Cost of its answer, also if a recording gave it: otherwise such a variant seems cheap."""
         return None if self.cost_usd is None else self.cost_usd + self.recorded_usd
+
+
+def joint_scores(scores: Iterable[ScoreRecord]) -> dict[str, ScoreRecord]:
+    """Return one score of a run for each name.
+
+    Several people may have labelled the run. The value is then the mean of their numbers, or the
+    label or verdict of the most; there is none if two labels are equally frequent, or if some are
+    numbers and some are not.
+    """
+    labels: dict[str, dict[str, ScoreRecord]] = {}
+    by_name: dict[str, ScoreRecord] = {}
+    for score in scores:
+        if score.is_label:
+            labels.setdefault(score.scorer, {})[score.by] = score
+        by_name[score.scorer] = score
+    # If two processes scored at once, a scorer may have the name, too: the people's labels count.
+    return by_name | {name: _joint_score([*own.values()]) for name, own in labels.items()}
+
+
+def _joint_score(labels: Sequence[ScoreRecord]) -> ScoreRecord:
+    if len(labels) == 1:
+        return labels[0]
+    values = [label.value for label in labels if label.value is not None]
+    people = ", ".join(label.by for label in labels)
+    return labels[-1].model_copy(
+        update={"value": joint_value(values), "by": people, "reason": None}
+    )
+
+
+def joint_value(values: Sequence[bool | float | str]) -> bool | float | str | None:
+    """Return the mean of numbers, else the most frequent value; None for a tie or mixed kinds."""
+    numbers = [float(value) for value in values if not isinstance(value, bool | str)]
+    if numbers and len(numbers) == len(values):
+        return math.fsum(numbers) / len(numbers)
+    if len({type(value) for value in values}) != 1:
+        return None
+    (first, n), *others = Counter(values).most_common(2)
+    return None if others and others[0][1] == n else first

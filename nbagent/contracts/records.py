@@ -299,7 +299,7 @@ class Case(Value):
 
 
 class ScoreRecord(Value):
-    """Score of a run by a scorer, a judge or a person; one for each run, scorer and version."""
+    """Score of a run; one for each run, name and version by a scorer or judge, and by a person."""
 
     run_id: str
     scorer: str
@@ -308,7 +308,7 @@ class ScoreRecord(Value):
     """An assertion, a number or a label; None if the scorer failed or returned None."""
     reason: str | None = None
     by: str
-    """`function`, `person`, or the model id of a judge."""
+    """`function`, the name of a person, or the model id of a judge."""
     error: str | None = None
     """Error that the scorer raised."""
     at: datetime
@@ -316,6 +316,11 @@ class ScoreRecord(Value):
     """Id of the run in which a model judged."""
     row: dict[str, str] | None = None
     """Short hashes of the row's values that the scorer used, by column; None for a label."""
+
+    @property
+    def is_label(self) -> bool:
+        """True if a person gave it."""
+        return self.row is None and self.error is None
 
 
 class WorkflowRef(Value):

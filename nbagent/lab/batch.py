@@ -36,6 +36,7 @@ from nbagent.lab.plan import (
     table_of,
     variants_of,
 )
+from nbagent.lab.preferences import PreferenceScorer, pairs_of, preference_frame
 from nbagent.lab.results import axes_of
 from nbagent.lab.runner import Runner
 from nbagent.lab.scorers import as_scorers
@@ -360,6 +361,55 @@ class Batch(BatchInStore):
         except NbagentError:
             self._scorers = before
             raise
+
+    def prefer(
+        self,
+        a: str,
+        b: str,
+        rubric: str,
+        *,
+        over: str | None = None,
+        model: str | object | None = None,
+        name: str | None = None,
+        version: int = 1,
+        **options: Any,
+    ) -> DataFrame:
+        """Let a judge compare the answers of two variants to each row.
+
+        The judge is asked in both orders. A verdict counts only if it is the same in both;
+        otherwise the pair is a tie. Each answer of `b` gets a score: 1 if it is preferred, 0 if
+        that of `a` is, 0.5 for a tie. Verdicts are stored, so a later call asks for new pairs only.
+
+        Args:
+            a: label of the variant that is compared with, such as the baseline.
+            b: label of the other variant.
+            rubric: description of a good answer; the judge is sent only the columns that it or
+                the prompt names.
+            over: axis of the labels, if several have them.
+            model: `provider:model` of the judge, or a script; None: as the settings say.
+            name: of the score; default: `prefer_A`.
+            version: raise it when the rubric changes.
+            options: as in `nbagent.judge`.
+
+        Returns:
+            One row: `n` pairs, how often each was preferred, `ties`, `order_changed` (ties because
+            the verdict changed with the order), `share_b` (ties count half) with its 95 % interval
+            `lo`, `hi`, and a `verdict`.
+
+        Raises:
+            UsageError: there is no such variant, or no row with both answers.
+        """
+        pairs = pairs_of(self.results(), self.axes, str(a), str(b), over)
+        all_options = {"model": model, **options}
+        scorer = PreferenceScorer(
+            rubric, pairs, self._store, name=name, version=version, options=all_options
+        )
+        before = self._scorers
+        try:
+            self.score(scorer)
+        finally:
+            self._scorers = before  # it knows these pairs only
+        return preference_frame(self.results(), scorer.name, scorer.version, pairs)
 
     @property
     def progress(self) -> BatchProgress:

@@ -5,12 +5,13 @@ Values and rules only; nothing is started or stored here.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 
-from nbagent.contracts.case_results import CaseStatus
+from nbagent.contracts.case_results import CaseStatus, joint_scores
 from nbagent.contracts.records import Case, EngineTurn, RunInfo, RunRecord, ScoreRecord
 from nbagent.lab.plan import PlannedCase
 from nbagent.store.batches import CaseRecord, CaseRun
@@ -35,6 +36,10 @@ class CaseState:
     why: str = ""
     """Reason why there is no answer: code and message."""
     scores: dict[str, float] = field(default_factory=dict[str, float])
+    was_asked: bool = False
+    """True if a model was asked in the present start of the batch."""
+    is_unscored: bool = False
+    """True if it has an answer that a scorer of the present start has not scored yet."""
 
     def add_run(self, run: CaseRecord) -> None:
         """Make this run the last one of the case."""
@@ -44,6 +49,42 @@ class CaseState:
         if run.cost_usd is not None:
             self.cost_usd = (self.cost_usd or 0.0) + run.cost_usd
         self.status, self.why = status_of(run)
+
+
+class CaseCounts:
+    """Number of cases in each state: kept, because a batch may have a million cases.
+
+    A case at work changes only inside `changing`, so the counts cannot differ from the cases.
+    """
+
+    def __init__(self, cases: Iterable[CaseState]) -> None:
+        self._counts = Counter(map(_count_key, cases))
+
+    @contextmanager
+    def changing(self, case: CaseState) -> Generator[None]:
+        """Count a case anew after a change."""
+        self._counts[_count_key(case)] -= 1
+        try:
+            yield
+        finally:
+            self._counts[_count_key(case)] += 1
+
+    def n(self, *statuses: CaseStatus, asked_now: bool = False) -> int:
+        """Count the cases with these statuses; with `asked_now`, those of the present start."""
+        return sum(
+            n
+            for (status, was_asked, _), n in self._counts.items()
+            if status in statuses and (was_asked or not asked_now)
+        )
+
+    @property
+    def n_unscored(self) -> int:
+        """Number of answers that are not scored yet."""
+        return sum(n for (_, _, is_unscored), n in self._counts.items() if is_unscored)
+
+
+def _count_key(case: CaseState) -> tuple[CaseStatus, bool, bool]:
+    return case.status, case.was_asked, case.is_unscored
 
 
 def status_of(run: CaseRecord) -> tuple[CaseStatus, str]:
@@ -151,15 +192,25 @@ def versions_of(scores: Iterable[ScoreRecord], now: Mapping[str, int]) -> dict[s
     return {**versions, **now}
 
 
+def counting_scores(
+    scores: Iterable[ScoreRecord], versions: Mapping[str, int]
+) -> list[ScoreRecord]:
+    """Return the scores of a run with the counting versions, of each person and scorer."""
+    return [
+        score
+        for score in scores
+        if score.version == versions.get(scorer_name(score), score.version)
+    ]
+
+
 def current_scores(
     scores: Iterable[ScoreRecord], versions: Mapping[str, int]
 ) -> dict[str, ScoreRecord]:
-    """Return the scores of a run with the counting versions, by name."""
-    return {
-        score.scorer: score
-        for score in scores
-        if score.version == versions.get(scorer_name(score), score.version)
-    }
+    """Return the one score of a run for each name, with the counting versions.
+
+    The rule for several people is in `contracts.case_results`.
+    """
+    return joint_scores(counting_scores(scores, versions))
 
 
 def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
@@ -172,8 +223,8 @@ def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
     }
 
 
-def failures_of(entries: Iterable[CaseState]) -> tuple[FailedCase, ...]:
-    """Return the first cases that ended without an answer."""
+def failures_of(entries: Iterable[CaseState], n_failed: int) -> tuple[FailedCase, ...]:
+    """Return the first of the `n_failed` cases that ended without an answer."""
     failed = (entry for entry in entries if entry.status in ("failed", "ended"))
     return tuple(
         FailedCase(
@@ -182,7 +233,7 @@ def failures_of(entries: Iterable[CaseState]) -> tuple[FailedCase, ...]:
             variant=entry.planned.variant.name,
             why=entry.why,
         )
-        for entry in islice(failed, _MAX_FAILURES)
+        for entry in islice(failed, min(n_failed, _MAX_FAILURES))
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult, ToolUse
+from nbagent.contracts.case_results import CaseResult, ToolUse, joint_scores
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
 from nbagent.contracts.nearest import nearest_name
 from nbagent.contracts.records import ScoreRecord
-from nbagent.lab.case_state import CaseState, current_scores, versions_of
+from nbagent.lab.case_state import CaseState, counting_scores, versions_of
 from nbagent.lab.plan import Variant
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.typed_answer import OutputType
@@ -121,7 +121,8 @@ def _score_columns(results: Sequence[CaseResult]) -> dict[str, Any]:
 
 
 def _score_of(result: CaseResult, name: str) -> bool | float | str | None:
-    return next((score.value for score in result.scores if score.scorer == name), None)
+    own = joint_scores(score for score in result.scores if score.scorer == name)
+    return own[name].value if own else None
 
 
 def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "boolean") -> Any:
@@ -261,9 +262,7 @@ def _scores_by_run(
     counts, by_run = versions_of(records, versions), dict[str, list[ScoreRecord]]()
     for score in records:
         by_run.setdefault(score.run_id, []).append(score)
-    return {
-        run_id: tuple(current_scores(scores, counts).values()) for run_id, scores in by_run.items()
-    }
+    return {run_id: tuple(counting_scores(scores, counts)) for run_id, scores in by_run.items()}
 
 
 def _outputs(

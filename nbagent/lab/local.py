@@ -6,8 +6,8 @@ Only this module of the package starts runs. Runs on a cluster are in `remote`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.errors import EngineError
 from nbagent.contracts.ports import RunControls, Sink
@@ -77,6 +77,29 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Release the resources: the batch has ended or paused. It may be started again later."""
         ...
+
+
+@runtime_checkable
+class BulkExecutor(Executor, Protocol):
+    """Executor that sees the requests of all cases before the first run, to send them together."""
+
+    async def prepare(self, requests: Sequence[RunRequest]) -> None:
+        """Take the requests that a start of the batch will run, in their order.
+
+        Called once in each start, before the first `run`, which then gets one of these requests
+        (`request.case` tells which) with less budget left. `stop` may come while it works.
+
+        Raises:
+            UsageError: a request cannot be carried out; the batch ends and nothing was sent.
+            NoMoreRuns: stopped before its end; the batch ends as stopped.
+        """
+        ...
+
+
+async def prepare_runs(executor: Executor, requests: Iterable[RunRequest]) -> None:
+    """Show an executor all requests, if it is a `BulkExecutor`."""
+    if isinstance(executor, BulkExecutor):
+        await executor.prepare([*requests])
 
 
 class Local:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.case_results import CaseResult
+from nbagent.lab import agreement as agreements
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.case_pages import export_cases, page_options
 from nbagent.lab.frames import cells_of_results, frame_of_results
@@ -107,6 +108,33 @@ class BatchResults(ABC):
     ) -> DataFrame:
         """Return the rows whose score differs between two labels, with both answers and runs."""
         return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+
+    def agreement(
+        self,
+        *scores: str,
+        level: agreements.Level | None = None,
+        right_from: float | None = None,
+    ) -> DataFrame:
+        """Compare the raters of the answers: people among each other, and judges with people.
+
+        Args:
+            scores: names of scores, such as `"review"` and `"judge"`; default: all that people or
+                judges gave.
+            level: `"nominal"` for labels, `"ordinal"` for ranks, `"interval"` for numbers whose
+                distances count; default: nominal for labels and verdicts, ordinal for numbers.
+            right_from: count numbers as true from this one on, to compare them with verdicts.
+
+        Returns:
+            One row for each pair of raters, and one of `all` if there are more than two: `n` (cases
+            that they both scored), `agreement` (share of equal scores), `kappa` (Cohen's, with
+            quadratic weights for numbers; of all: Fleiss'), `alpha` (Krippendorff's), each with its
+            95 % interval (`agreement_lo`, `lo`, `alpha_lo`, …), and a `note` where there is no
+            more to say. Answers to one row count as one observation in the intervals.
+
+        Raises:
+            UsageError: there is no such score or only one rater, or scores are of several kinds.
+        """
+        return agreements.agreement(self.results(), scores, level=level, right_from=right_from)
 
     def plot(self, score: str | None = None, **options: Any) -> Figure:
         """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 from nbagent.contracts.canonical import sha256_hex, utc_now
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import ScoreRecord
 from nbagent.contracts.secrets import redact
-from nbagent.lab.scorers import TEXT_CHARS, checked_name, checked_version, plain_value, shown_row
+from nbagent.lab.scorers import (
+    FUNCTION,
+    TEXT_CHARS,
+    checked_name,
+    checked_version,
+    plain_value,
+    shown_row,
+)
 from nbagent.run import Run
 from nbagent.session.frontend import frontend
 from nbagent.session.stores import current_store, find_run
 from nbagent.session.typed_answer import answer_text
-from nbagent.shown.texts import clean, readable, safe_repr
+from nbagent.shown.texts import readable, safe_repr
 from nbagent.shown.values import to_text
-from nbagent.store.batches import save_scores, scores_of
+from nbagent.store.batches import save_label, scores_of
 from nbagent.store.writer import Store
 from nbagent.view.review import ANSWER, PROMPT
 from nbagent.view.text_format import pluralize
 
-_PERSON = "person"
+PERSON = "person"
+"""Author of labels if no name is given."""
+_MAX_NAME_CHARS = 80
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _MAX_SCALE = 5
 """The page has buttons for labels 1 to 5."""
 _SEPARATOR = "─" * 60
@@ -34,13 +46,15 @@ def score(
     name: str,
     value: bool | float | str,
     *,
-    by: str = _PERSON,
+    by: str = PERSON,
     reason: str | None = None,
     version: int = 1,
 ) -> ScoreRecord:
     """Store a person's score of a run, in the same table as those of scorers (`nbagent.scores`).
 
-    It replaces an earlier score by the same person under this name.
+    It replaces an earlier score by the same person under this name. Scores by other people stay:
+    a batch then counts the mean of their numbers, or the label or verdict of the most, and
+    `batch.agreement` says how much they agree.
 
     Args:
         run: a handle, `"last"`, a name or the start of an id.
@@ -51,45 +65,47 @@ def score(
         version: version of the instructions for labelling.
 
     Raises:
-        UsageError: there is no such run, the value is no score, or somebody else (a scorer, another
-            person) has scored the run under this name.
+        UsageError: there is no such run, the value is no score, or a scorer has scored the run
+            under this name.
     """
     store = current_store()
     run_id = store.find(run.id) if isinstance(run, Run) else find_run(run)
-    plain, given_by = plain_value(value), cast("object", by)
+    plain = plain_value(value)
     if plain is None:
         raise UsageError("None is no label; give True or False, a number or a word")
-    if not isinstance(given_by, str) or not given_by.strip():
-        raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'person'")
     record = ScoreRecord(
         run_id=run_id,
         scorer=checked_name(name),
         version=checked_version(version),
         value=plain,
         reason=None if reason is None else to_text(reason, TEXT_CHARS),
-        by=clean(by),
+        by=checked_person(by),
         at=utc_now(),
     )
-    _refuse_others(scores_of(store, [run_id]), record.scorer, record.version, record.by)
-    save_scores(store, [record])
+    save_label(store, record)
     return record
 
 
-def _refuse_others(there: Sequence[ScoreRecord], name: str, version: int, by: str) -> None:
-    """Raise UsageError if a score of this name and version has another author."""
-    for record in there:
-        if (record.scorer, record.version) == (name, version) and record.by != by:
-            raise UsageError(
-                f"score {name!r} of run {record.run_id[:8]} is by {record.by!r} and would be lost; "
-                "choose another name"
-            )
+def checked_person(by: object) -> str:
+    """Return the name of a person in its one spelling; raise UsageError if it is none."""
+    name = " ".join(unicodedata.normalize("NFC", by).split()) if isinstance(by, str) else ""
+    if not isinstance(by, str) or not name:
+        raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'anna'")
+    if len(name) > _MAX_NAME_CHARS or _CONTROLS.search(by) or readable(name) != name:
+        raise UsageError(
+            f"by={safe_repr(by, 100)} cannot name a person; use up to {_MAX_NAME_CHARS} visible "
+            "characters"
+        )
+    if name == FUNCTION:
+        raise UsageError(f"by={name!r} is the author of scorers; give the name of the person")
+    return name
 
 
 class Review:
     """Review in which a person labels answers one by one, without the names of their variants.
 
-    Each label is stored at once, as a score from 1 to `scale`. Labelled answers are left out of
-    the next review; skipped ones come again.
+    Each label is stored at once, as a score from 1 to `scale`. Answers that this person labelled
+    are left out of their next review; skipped ones come again. Labels of others are not shown.
     """
 
     def __init__(
@@ -100,6 +116,8 @@ class Review:
         name: str = "review",
         scale: int = 5,
         seed: int = 0,
+        by: str = PERSON,
+        reason: bool = False,
     ) -> None:
         """Select and order the cases.
 
@@ -109,23 +127,39 @@ class Review:
             name: name of the score.
             scale: best label, 2 to 5.
             seed: seed of the order, which reveals nothing about the variants.
+            by: name of the person.
+            reason: require a reason for each label.
 
         Raises:
-            UsageError: the name or the scale is not valid, or a scorer has this name.
+            UsageError: the name, the scale or the person is not valid, or a scorer has this name.
         """
         if type(scale) is not int or not 2 <= scale <= _MAX_SCALE:
             raise UsageError(
                 f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {_MAX_SCALE}"
             )
         self.name, self.scale, self._store = checked_name(name), scale, store
-        there = scores_of(store, [run_id for _, run_id in cases])
-        _refuse_others(there, name, 1, _PERSON)
-        done = {record.run_id for record in there if (record.scorer, record.version) == (name, 1)}
+        self.by, self.needs_reason = checked_person(by), bool(reason)
+        there = [
+            record
+            for record in scores_of(store, [run_id for _, run_id in cases])
+            if (record.scorer, record.version) == (name, 1)
+        ]
+        for record in there:
+            if not record.is_label:
+                raise UsageError(
+                    f"score {name!r} is by the scorer {record.by!r}, and would be mixed with "
+                    "labels of people; choose another name"
+                )
+        done = {record.run_id for record in there if record.by == self.by}
         # By a hash, so that the order does not depend on earlier labels.
         in_order = sorted(cases, key=lambda case: sha256_hex(f"{seed}/{case[1]}"))
         self._cases = [case for case in in_order if case[1] not in done]
         self._labels: dict[str, int] = {}
-        self.title = f"{name}: how good is this answer, from 1 (bad) to {scale} (good)?"
+        person = "" if self.by == PERSON else f", by {self.by}"
+        why = " Say why." if reason else ""
+        self.title = (
+            f"{name}{person}: how good is this answer, from 1 (bad) to {scale} (good)?{why}"
+        )
         self.position = 1
         """Number of the current case, from 1; at the end `total + 1`."""
         self.total = len(self._cases)
@@ -138,7 +172,10 @@ class Review:
         if self.position > self.total:
             return ()
         row, run_id = self._cases[self.position - 1]
-        record = self._store.load(run_id)
+        try:
+            record = self._store.load(run_id)
+        except UsageError:  # deleted since the review began
+            return ((ANSWER, "(This run was deleted; skip it.)"),)
         prompt = [(PROMPT, record.prompt)] if self._shares_prompt(record.prompt, row) else []
         pieces = [*prompt, *shown_row(row), (ANSWER, answer_text(record) or record.text)]
         return tuple((readable(name), readable(redact(text))) for name, text in pieces)
@@ -147,12 +184,24 @@ class Review:
         """True if all answers to a row have the same prompt: another one would name the variant."""
         # Not `==`: a cell may hold anything. The cases of one row share the row.
         others = [run_id for other, run_id in self._cases if other is row][:_MAX_SIBLINGS]
-        return bool(prompt) and all(self._store.load(i).prompt == prompt for i in others)
+        return bool(prompt) and all(prompt == self._prompt_of(run_id) for run_id in others)
+
+    def _prompt_of(self, run_id: str) -> str | None:
+        try:
+            return self._store.load(run_id).prompt
+        except UsageError:  # deleted since the review began
+            return None
 
     def label(self, value: int, reason: str | None = None) -> None:
-        """Store the label of the current case, and go to the next; do nothing at the end."""
+        """Store the label of the current case, and go to the next; do nothing at the end.
+
+        Raises:
+            UsageError: it is no label of the scale, it needs a reason, or the run was deleted.
+        """
         if type(value) is not int or not 1 <= value <= self.scale:
             raise UsageError(f"{safe_repr(value, 50)} is no label; give 1 to {self.scale}")
+        if self.needs_reason and not (reason or "").strip():
+            raise UsageError("write the reason first, then choose the label again")
         if self.position <= self.total:
             run_id = self._cases[self.position - 1][1]
             record = ScoreRecord(
@@ -160,10 +209,10 @@ class Review:
                 scorer=self.name,
                 value=float(value),
                 reason=None if reason is None else to_text(reason, TEXT_CHARS),
-                by=_PERSON,
+                by=self.by,
                 at=utc_now(),
             )
-            save_scores(self._store, [record])
+            save_label(self._store, record)
             self._labels[run_id] = value
             self.position += 1
 
@@ -186,9 +235,12 @@ class Review:
             if here.input_prompt() is None:
                 raise UsageError(
                     "nobody can be asked here; review in a notebook or a terminal, or write "
-                    f"nbagent.score(run, {self.name!r}, 4) for each run"
+                    f"nbagent.score(run, {self.name!r}, 4{self._by_argument()}) for each run"
                 )
             self._ask_by_input()
+
+    def _by_argument(self) -> str:
+        return "" if self.by == PERSON else f", by={self.by!r}"
 
     def _ask_by_input(self) -> None:
         print(self.title, flush=True)
@@ -218,7 +270,16 @@ class Review:
         elif word in ("b", "back"):
             self.back()
         elif word in map(str, range(1, self.scale + 1)):
-            self.label(int(word))
+            self._label_by_input(int(word))
         else:
             return False
         return True
+
+    def _label_by_input(self, value: int) -> None:
+        reason = ""
+        while self.needs_reason and not reason:
+            reason = input("reason: ").strip()
+        try:
+            self.label(value, reason or None)
+        except UsageError as error:
+            print(error.message, flush=True)

@@ -33,6 +33,8 @@ from nbagent.tools.functions.definition import code_body
 
 ScoreFunction = Callable[..., Any]
 """Function of a row and its run, sync or async."""
+FUNCTION = "function"
+"""Author of the scores of functions."""
 _STOP_GRACE_S = 1.0
 _MAX_LABEL_CHARS = 200
 TEXT_CHARS = 2_000
@@ -62,6 +64,9 @@ class ScoreValue(NamedTuple):
     value: bool | float | str | None = None
     reason: str | None = None
     error: str | None = None
+    by: str | None = None
+    """Author, if another than that of the scorer's other scores."""
+    judge_run_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,7 @@ class ScoringContext:
 class Scorer(ABC):
     """Scores a run: a function, or a judge."""
 
-    by = "function"
+    by = FUNCTION
     """Author that its scores name, unless a judge's run names the model."""
 
     @property
@@ -106,6 +111,14 @@ class Scorer(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
+    def applies_to(self, run_id: str) -> bool:
+        """True if it scores this run."""
+        return True
+
+    def code_of(self, run_id: str) -> str:
+        """Hash of its code, and of what else its score of this run depends on."""
+        return self.code
+
     async def records(
         self, row: Mapping[str, Any], run: Run, at: ScoringContext
     ) -> list[ScoreRecord]:
@@ -117,9 +130,8 @@ class Scorer(ABC):
             verdict = await self._score(row, run, at)
         except Exception as error:
             verdict = ScorerResult([ScoreValue(self.name, error=self._raised(error))], self.by)
-        values = [
-            value for value in verdict.values if value.value is not None or value.error is not None
-        ]
+        # A judge may give a reason why there is no score.
+        values = [value for value in verdict.values if value[1:4] != (None, None, None)]
         # "No score" is stored too, otherwise each start would score this run again.
         values, now = values or verdict.values[:1] or [ScoreValue(self.name)], utc_now()
         return [
@@ -129,10 +141,10 @@ class Scorer(ABC):
                 version=self.version,
                 value=value.value,
                 reason=value.reason,
-                by=verdict.by,
+                by=value.by or verdict.by,
                 error=value.error and cut_middle(clean(value.error), TEXT_CHARS),
                 at=now,
-                judge_run_id=verdict.judge_run_id,
+                judge_run_id=value.judge_run_id or verdict.judge_run_id,
             )
             for value in values
         ]

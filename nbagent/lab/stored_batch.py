@@ -79,8 +79,27 @@ class BatchInStore(BatchResults):
             )
         return open_run(matches[0].run_id)
 
-    def review(self, name: str = "review", *, scale: int = 5, seed: int = 0) -> None:
-        """Let a person label the answers from 1 to `scale`, without seeing the variant."""
+    def review(
+        self,
+        name: str = "review",
+        *,
+        scale: int = 5,
+        seed: int = 0,
+        by: str = "person",
+        reason: bool = False,
+    ) -> None:
+        """Let a person label the answers from 1 to `scale`, without seeing the variant.
+
+        Several people may review one batch: each gives a name, sees no labels of others, and
+        continues with the answers that this person has not labelled yet. `agreement` compares them.
+
+        Args:
+            name: name of the score.
+            scale: best label, 2 to 5.
+            seed: seed of the order.
+            by: name of the person.
+            reason: require a reason for each label.
+        """
         # Deleted runs (`%agent forget`) are left out.
         there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
         cases = [
@@ -91,7 +110,10 @@ class BatchInStore(BatchResults):
         # Late: a review imports the code that asks a person.
         from nbagent.lab.review import Review
 
-        Review(cases, name=name, scale=scale, seed=seed, store=self._store).run()
+        review = Review(
+            cases, name=name, scale=scale, seed=seed, by=by, reason=reason, store=self._store
+        )
+        review.run()
 
     def page(
         self,

@@ -17,13 +17,17 @@ from nbagent.contracts.records import Case, RunRecord, RunSummary, ScoreRecord
 from nbagent.store.connections import Connection
 from nbagent.store.reader import select_rows, select_summaries
 from nbagent.store.record_cells import from_us, to_us
-from nbagent.store.rows import Row, text_cell
+from nbagent.store.rows import Row, cell_text, text_cell
 from nbagent.store.writer import Store, upsert
 
 _DELETE_PREVIOUS_SCORES = (
     "DELETE FROM scores WHERE run = :run AND version = :version "
     "AND (error IS NOT NULL OR doc IS NOT NULL) "
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
+)
+_SCORER_OF_NAME = (
+    "SELECT scored_by FROM scores WHERE run = ? AND scorer = ? AND version = ? "
+    "AND (error IS NOT NULL OR doc IS NOT NULL)"
 )
 _SCORES_OF_RUNS = (
     # CROSS JOIN fixes the order: look up each id, instead of scanning all runs.
@@ -125,7 +129,7 @@ def release_batch(store: Store, name: str) -> None:
 
 
 def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
-    """Write scores; replace the earlier ones of the same run, scorer and version.
+    """Write scores of scorers; replace the earlier ones of the same run, scorer and version.
 
     A scorer of several scores (`NAME.key`) replaces all its earlier keys. Scores of a run that is
     not in the store are dropped.
@@ -136,7 +140,7 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
         cells: list[tuple[int, ScoreRecord]] = []
         for score in scores:
             for (n,) in c.execute(find, (text_cell(score.run_id),)).fetchall():
-                if score.row is not None:  # a person's score replaces only itself
+                if not score.is_label:
                     root = score.scorer.partition(".")[0]
                     c.execute(
                         _DELETE_PREVIOUS_SCORES, {"run": n, "version": score.version, "root": root}
@@ -144,6 +148,30 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
                 cells.append((n, score))
         for n, score in cells:
             upsert(c, "scores", [_score_row(score)], run=n)
+
+    store.database.transact(work, durable=False)
+
+
+def save_label(store: Store, label: ScoreRecord) -> None:
+    """Write the score of a person; replace their earlier one of the same run, name and version.
+
+    Raises:
+        UsageError: the run was deleted, or a scorer has scored it under this name.
+    """
+
+    def work(c: Connection) -> None:
+        rows = c.execute("SELECT n FROM runs WHERE run_id = ?", (text_cell(label.run_id),))
+        row = rows.fetchone()
+        if row is None:
+            raise UsageError(f"run {label.run_id[:8]} was deleted, so it cannot be labelled")
+        scorers = c.execute(_SCORER_OF_NAME, (row[0], text_cell(label.scorer), label.version))
+        if scorer := scorers.fetchone():
+            raise UsageError(
+                f"score {label.scorer!r} of run {label.run_id[:8]} is by the scorer "
+                f"{cell_text(scorer[0])!r}, and would be mixed with labels of people; choose "
+                "another name"
+            )
+        upsert(c, "scores", [_score_row(label)], run=row[0])
 
     store.database.transact(work, durable=False)
 

@@ -17,8 +17,9 @@ APPLICATION_ID = 0x6E626167
 OLDEST_VERSION = 6
 """Oldest version that is migrated. Versions 1 to 5 were never released."""
 OLDEST_READER = 7
-"""Oldest version whose code reads the stores of this version. Added columns do not raise it, except
-a column for a field that earlier versions read in `doc`: they would not find it there."""
+"""Oldest version whose code reads the stores of this version. Added columns and another key of a
+table do not raise it, except a column for a field that earlier versions read in `doc`: they would
+not find it there."""
 STORE_ID = "store id"
 """Fact: the id that the person's entry of the folder has, too (`settings.trust`)."""
 LAST_FOREIGN_RUN = "last foreign run"
@@ -67,6 +68,10 @@ class Table:
     columns: tuple[Column, ...]
     key: str
     since: int = OLDEST_VERSION
+    key_since: int = OLDEST_VERSION
+    """Version that has this key first: earlier tables are rewritten (`schema`)."""
+    earlier_key: str = ""
+    """The key of earlier versions, if it was another one."""
     by_name: dict[str, Column] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -366,7 +371,7 @@ SCORES = (
     _word("label", "label"),
     _text("reason", "reason that was given"),
     # `by` is a keyword of SQL, so the table's column is `scored_by`.
-    _word("by", "function, person, or the model of a judge", sql="x.scored_by"),
+    _word("by", "function, a person's name, or the model of a judge", sql="x.scored_by"),
     _text("error", "error of the scorer"),
     _time("at", "time, in UTC"),
     _text("judge_run_id", "run in which a model judged"),
@@ -383,8 +388,12 @@ TABLES = {
     "turns": Table(columns=(*TURNS, _DOC), key=", PRIMARY KEY(run, turn)) WITHOUT ROWID"),
     "tool_runs": Table(columns=(*TOOL_RUNS, _DOC), key=", PRIMARY KEY(run, turn, position))"),
     "messages": Table(columns=(*MESSAGES, _DOC), key=", PRIMARY KEY(run, position))"),
+    # With the author in the key: several people label one answer.
     "scores": Table(
-        columns=(*SCORES, _DOC), key=", PRIMARY KEY(run, scorer, version)) WITHOUT ROWID"
+        columns=(*SCORES, _DOC),
+        key=", PRIMARY KEY(run, scorer, version, scored_by)) WITHOUT ROWID",
+        key_since=8,
+        earlier_key=", PRIMARY KEY(run, scorer, version)) WITHOUT ROWID",
     ),
     # The data of a batch as JSON, and the process at work on it.
     "batches": Table(columns=_plain("name", "lease_id", "doc"), key=", PRIMARY KEY(name))"),
@@ -441,17 +450,23 @@ def hash_sql(cell: str) -> str:
 _TYPES = {"n": " INTEGER PRIMARY KEY", "run": " INTEGER"}
 
 
-def create_table(name: str) -> str:
-    """SQL statement that creates a table."""
-    columns = ", ".join(column + _TYPES.get(column, "") for column in TABLES[name].by_name)
-    return f"CREATE TABLE {name}({columns}{TABLES[name].key}"
+def create_table(name: str, *, earlier_key: bool = False) -> str:
+    """SQL statement that creates a table, or one with the key that it had before."""
+    table = TABLES[name]
+    columns = ", ".join(column + _TYPES.get(column, "") for column in table.by_name)
+    return f"CREATE TABLE {name}({columns}{table.earlier_key if earlier_key else table.key}"
 
 
 VERSION = max(
-    *(table.since for table in TABLES.values()),
+    *(max(table.since, table.key_since) for table in TABLES.values()),
     *(column.since for table in TABLES.values() for column in table.columns),
 )
 """Version of the tables."""
+
+
+def changed_keys(version: int) -> list[str]:
+    """Tables of earlier versions whose key a version changed."""
+    return [name for name, table in TABLES.items() if table.key_since == version > table.since]
 
 
 def added_columns(version: int) -> list[tuple[str, str]]:

@@ -18,9 +18,18 @@ from nbagent.store.upkeep import is_current
 _JUDGE_RUNS = (
     "WHERE run_id IN (SELECT judge_run_id FROM scores WHERE run = :n) "
     "OR (batch, row_key, variant, attempt, case_sha) = (SELECT batch || :judge, row_key, variant, "
-    "attempt, case_sha FROM runs WHERE n = :n) ORDER BY n"
+    "attempt, case_sha FROM runs WHERE n = :n) "
+    # A judge of two answers quotes both, and is of the case of one of them.
+    "OR (batch = (SELECT batch || :judge FROM runs WHERE n = :n) "
+    "AND instr(tags, (SELECT 'compares:' || run_id FROM runs WHERE n = :n))) ORDER BY n"
 )
 """Runs that judged a run, also those whose score was replaced: they quote its answer."""
+_DELETE_SCORES_OF_JUDGE = (
+    "DELETE FROM scores WHERE judge_run_id = :id AND run IN (SELECT r.n FROM runs j JOIN runs r "
+    "ON r.batch = substr(j.batch, 1, length(j.batch) - length(:judge)) AND r.row_key = j.row_key "
+    "WHERE j.run_id = :id)"
+)
+"""Scores of other answers to the row that a judge compared with a deleted one."""
 
 
 def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...]:
@@ -49,6 +58,8 @@ def delete_runs(c: Connection, run_id: str, *, children: bool) -> tuple[str, ...
                 "forget it"
             )
     numbers = [(row["n"],) for row in rows]
+    for row in rows[1:]:
+        c.execute(_DELETE_SCORES_OF_JUDGE, {"id": row["run_id"], "judge": JUDGE_SUFFIX})
     c.executemany("DELETE FROM runs WHERE n = ?", numbers)
     c.executemany("INSERT INTO forgotten(run) VALUES(?)", numbers)
     for (n,) in numbers:

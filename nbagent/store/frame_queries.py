@@ -269,7 +269,7 @@ FRAMES = {
     "scores": Frame(
         columns=declared.SCORES,
         sources=("runs r CROSS JOIN scores x ON x.run = r.n",),
-        order="r.n, x.scorer, x.version",
+        order="r.n, x.scorer, x.version, x.scored_by",
         time_column="x.at",
         filters=_RUN_FILTERS,
     ),

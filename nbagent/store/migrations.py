@@ -49,6 +49,11 @@ MIGRATIONS = (
         "turn. Deleted runs are noted first, because deletion is done in slices.",
         plan_upkeep,
     ),
+    Migration(
+        8,
+        "Several people may label one answer: the author is a part of a score's key, so the table "
+        "of scores is written anew, with all its rows.",
+    ),
 )
 """Versions after 6. A version that only adds columns needs no entry."""
 

@@ -8,6 +8,7 @@ from nbagent.store.columns import (
     TABLES,
     VERSION,
     added_columns,
+    changed_keys,
     create_table,
 )
 from nbagent.store.connections import Connection
@@ -61,7 +62,23 @@ def added_statements(version: int) -> list[str]:
     """Statements that bring a store of the version before to this one."""
     tables = [create_table(name) for name, table in TABLES.items() if table.since == version]
     columns = (f"ALTER TABLE {table} ADD COLUMN {name}" for table, name in added_columns(version))
-    return [*tables, *columns, *_INDEXES.get(version, ())]
+    keys = (statement for name in changed_keys(version) for statement in _rewrite(name))
+    return [*tables, *columns, *keys, *_INDEXES.get(version, ())]
+
+
+def _rewrite(table: str) -> list[str]:
+    """Statements that give a table another key: SQLite cannot change the key of a table."""
+    earlier = f"{table}_before"
+    names = ", ".join(TABLES[table].by_name)
+    # A cell of a key without rowid is not NULL; it may have been before.
+    in_key = TABLES[table].key.split("(")[1].split(")")[0].split(", ")
+    cells = (f"coalesce({name}, '')" if name in in_key else name for name in TABLES[table].by_name)
+    return [
+        f"ALTER TABLE {table} RENAME TO {earlier}",
+        create_table(table),
+        f"INSERT INTO {table}({names}) SELECT {', '.join(cells)} FROM {earlier}",
+        f"DROP TABLE {earlier}",
+    ]
 
 
 def fact_statements() -> list[str]:

@@ -109,7 +109,8 @@ def _table_problem(name: str, table: _Table | None, expected: _Table, version: i
     wanted = {item for item in expected.columns if since[item.split()[0]] <= version}
     if missing := sorted(item.split()[0] for item in wanted - table.columns):
         return f"the table {name!r} has no plain column {missing[0]!r}"
-    if table.keys != expected.keys:
+    is_earlier = TABLES[name].earlier_key and version < TABLES[name].key_since
+    if table.keys != (_expected(name, earlier_key=True) if is_earlier else expected).keys:
         return f"the table {name!r} has other keys"
     return ""
 
@@ -118,8 +119,8 @@ def _shown(text: object) -> str:
     return str(text)[:_MAX_SHOWN_CHARS]
 
 
-def _expected(name: str) -> _Table:
-    table = _parse_table(name, create_table(name))
+def _expected(name: str, *, earlier_key: bool = False) -> _Table:
+    table = _parse_table(name, create_table(name, earlier_key=earlier_key))
     assert table is not None, name
     return table
 

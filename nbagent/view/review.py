@@ -105,7 +105,7 @@ def _buttons(review: ReviewCases, *, is_open: bool) -> list[Node]:
         "input",
         "nba-reason",
         type="text",
-        placeholder="Reason (optional), stored with the label",
+        placeholder="Reason, stored with the label",
         aria_label="Reason for the label",
         data_field="reason",
     )

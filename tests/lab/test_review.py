@@ -186,12 +186,13 @@ def test_text_of_a_model_is_text_and_a_secret_is_hidden() -> None:
 
 def test_what_cannot_be_a_review_or_a_label_is_refused() -> None:
     batch = answered("Two.")
-    nbagent.score(batch.open_run(0, model="offline:beta"), "theirs", 3, by="anna")
+    batch.score(nbagent.scorer(name="theirs")(lambda row, run: True))  # pyright: ignore
     refused: list[tuple[dict[str, Any], str]] = [
         ({"scale": 9}, "scale=9: give a whole number from 2 to 5"),
         ({"scale": True}, "scale=True: give a whole number"),
         ({"name": "how good?"}, "cannot name a score"),
-        ({"name": "theirs"}, "is by 'anna' and would be lost"),
+        ({"name": "theirs"}, "is by the scorer 'function'"),
+        ({"by": ""}, "give the name of the person"),
     ]
     for options, words in refused:
         with pytest.raises(UsageError, match=words):

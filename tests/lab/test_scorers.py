@@ -533,8 +533,6 @@ def test_a_persons_label_is_a_score_and_replaces_only_their_own() -> None:
     rows = [(it.scorer, it.version, it.value, it.by) for it in scores_of(batch)]
     wanted = [("grade", 1, 4.0, "person"), ("ok", 1, False, "person"), ("ok", 2, True, "anna")]
     assert rows == wanted
-    with pytest.raises(UsageError, match=r"'ok' of run .* is by 'person' and would be lost"):
-        nbagent.score(run, "ok", True, by="anna")
     score: Any = nbagent.score
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((run, "ok", None), {}, "None is no label"),
@@ -542,6 +540,13 @@ def test_a_persons_label_is_a_score_and_replaces_only_their_own() -> None:
         ((run, "ok", float("nan")), {}, "nan is no score"),
         ((run, "is it ok?", True), {}, "cannot name a score"),
         ((run, "ok", True), {"by": ""}, "give the name of the person"),
+        ((run, "ok", True), {"by": " \t"}, "give the name of the person"),
+        ((run, "ok", True), {"by": 7}, "give the name of the person"),
+        ((run, "ok", True), {"by": "an\x07na"}, "cannot name a person"),
+        ((run, "ok", True), {"by": "an\nna"}, "cannot name a person"),
+        ((run, "ok", True), {"by": "anna\u202e"}, "cannot name a person"),
+        ((run, "ok", True), {"by": "a" * 81}, "cannot name a person"),
+        ((run, "ok", True), {"by": "function"}, "is the author of scorers"),
         ((run, "ok", True), {"version": 1.5}, "count the versions from 1"),
         (("nosuch", "ok", True), {}, "no run is called 'nosuch'"),
     ]

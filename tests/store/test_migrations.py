@@ -189,10 +189,10 @@ assert nbagent.Agent("offline:demo", tools="none").run("In a later version.", na
 COLUMN = (
     '_word("nbagent_version", "version of nbagent"),',
     '_word("nbagent_version", "version of nbagent"),\n'
-    '    Column(name="n_notices", dtype="Int64", path=COMPUTED, since=8),',
+    f'    Column(name="n_notices", dtype="Int64", path=COMPUTED, since={VERSION + 1}),',
 )
 VALUE = ('"conversation_id": run.id', '"n_notices": len(run.notices), "conversation_id": run.id')
-"""A column of version 8 as somebody would add it: its declaration, and the place of its value."""
+"""A column of the next version as somebody would add it: its declaration, and its value."""
 
 
 def run_code(folder: Path, script: str, home: Path, code: Path) -> str:
@@ -223,15 +223,15 @@ def later_code(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return code
 
 
-@pytest.mark.parametrize("version", [6, 7])
+@pytest.mark.parametrize("version", [6, VERSION])
 def test_a_later_version_with_a_further_column_opens_a_store_with_all_its_rows(
     version: int, older: Older, later_code: Path, tmp_path: Path
 ) -> None:
     home = copy_store(older.home, tmp_path / "home")
-    if version == 7:
+    if version == VERSION:
         Store.open(home).close()
     later, warning, ids, cells = json.loads(run_code(tmp_path, READ, home, later_code))
-    assert (later, warning) == (8, None)
+    assert (later, warning) == (VERSION + 1, None)
     assert ids == [*older.readings["records"]]
     assert cells == [*[None] * (len(ids) - 1), 0], "the last one was at work and is ended now"
     assert (home / f"runs.v{version}-backup.sqlite").exists()
@@ -240,9 +240,8 @@ def test_a_later_version_with_a_further_column_opens_a_store_with_all_its_rows(
     monkey = "its runs can be read and none can be added. Upgrade nbagent"
     with closing(Store.open(home)) as store:
         assert store.warning is None
-        assert (
-            f"version 8 of the store; this one writes 7), so {monkey}" in store.database.read_only
-        )
+        newer = f"version {VERSION + 1} of the store; this one writes {VERSION}), so {monkey}"
+        assert newer in store.database.read_only
         read = readings(store)
         (added,) = set(read["records"]) - set(older.readings["records"])
         assert read["records"][added].prompt == "In a later version."
@@ -271,27 +270,32 @@ def test_a_store_that_needs_a_later_version_names_it_and_stays_as_it_is(
     home = copy_store(older.home, tmp_path / "home")
     Store.open(home).close()
     with closing(sqlite3.connect(home / FILE)) as c:
-        c.execute("PRAGMA user_version = 9")
-        c.execute("UPDATE facts SET value = 9 WHERE name = 'oldest reader'")
+        c.execute(f"PRAGMA user_version = {VERSION + 2}")
+        c.execute(f"UPDATE facts SET value = {VERSION + 2} WHERE name = 'oldest reader'")
         c.commit()
     before = (home / FILE).read_bytes()
-    said = r"\(version 9 of the store; this one reads up to 7, and needs 9\)\. Upgrade nbagent"
+    later = VERSION + 2
+    said = rf"\(version {later} of the store; this one reads up to {VERSION}, and needs {later}\)"
     with pytest.raises(StoreError, match=said):
         Store.open(home)
     assert (home / FILE).read_bytes() == before
 
 
+def earlier_code(code: Path, commit: str) -> Path:
+    """Write the package of an earlier commit into a folder."""
+    git = shutil.which("git") or pytest.skip("git is not installed, which has the earlier code")
+    command = [git, "archive", commit, "nbagent"]
+    archived = subprocess.run(command, cwd=SQL.parents[3], capture_output=True, check=False)
+    if archived.returncode:
+        pytest.skip("the history here does not reach back to that version")
+    subprocess.run(["tar", "-x"], input=archived.stdout, cwd=code, check=True)
+    return code
+
+
 @pytest.fixture(scope="module")
 def code_of_6(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The code that wrote version 6."""
-    code = tmp_path_factory.mktemp("six")
-    git = shutil.which("git") or pytest.skip("git is not installed, which has the earlier code")
-    command = [git, "archive", "f63caa8", "nbagent"]
-    archived = subprocess.run(command, cwd=SQL.parents[3], capture_output=True, check=False)
-    if archived.returncode:
-        pytest.skip("the history here does not reach back to version 6")
-    subprocess.run(["tar", "-x"], input=archived.stdout, cwd=code, check=True)
-    return code
+    return earlier_code(tmp_path_factory.mktemp("six"), "f63caa8")
 
 
 REFUSED = """
@@ -316,7 +320,7 @@ def test_the_code_of_version_6_refuses_a_migrated_store_and_changes_nothing(
     said = run_code(tmp_path, REFUSED, home, code_of_6).splitlines()
     assert len(said) == 2
     for line in said:
-        assert "version is 7, this nbagent knows up to 6. Upgrade" in line
+        assert f"version is {VERSION}, this nbagent knows up to 6. Upgrade" in line
     assert (home / FILE).read_bytes() == before
     with closing(Store.open(home)) as store:
         assert readings(store) == older.readings
@@ -424,7 +428,7 @@ def test_a_nearly_full_disk_is_said_before_anything_is_changed(
 ) -> None:
     home = copy_store(older.home, tmp_path / "home")
     free_bytes(monkeypatch, 19_000_000)
-    said = r"version 6, and bringing it to version 7 needs 20 MB .* 19 MB are free\. Nothing was"
+    said = f"version 6, and bringing it to version {VERSION} needs 20 MB .* 19 MB are free. Nothing"
     with pytest.raises(StoreError, match=said):
         Store.open(home)
     assert not [*home.glob("*backup*")]

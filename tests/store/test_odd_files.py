@@ -37,6 +37,7 @@ import nbagent
 from nbagent.contracts.errors import StoreError
 from nbagent.store import leases as leases_room
 from nbagent.store import writer as writer_room
+from nbagent.store.columns import VERSION
 from nbagent.store.writer import Store
 
 RUNS = ("a" * 16, "b" * 16, "c" * 16)
@@ -145,13 +146,13 @@ def public_folder() -> Iterator[Path]:
 @pytest.mark.skipif(
     not hasattr(os, "getuid") or os.getuid() != 0, reason="only root becomes another"
 )
-@pytest.mark.parametrize("version", [6, 7])
+@pytest.mark.parametrize("version", [6, VERSION])
 @pytest.mark.parametrize("in_log", [False, True], ids=["closed", "in the log"])
 def test_a_store_in_a_folder_of_somebody_else_is_read(
     version: int, in_log: bool, public_folder: Path, forker: Forker
 ) -> None:
     source = version_6_store(public_folder / "source", in_log=in_log)
-    if version == 7:
+    if version == VERSION:
         with closing(Store.open(source)) as store:
             with store.reading():
                 pass

@@ -2,7 +2,8 @@
 
 `older_material/` was made by `make_older_material.py` with the code of commit f63caa8 (version 6 of
 the store), and `expected.json` is what that code itself read in it. Version 7 of the store has
-other forms of three documents and of hashes; all other cells are compared as they are.
+other forms of three documents and of hashes, version 8 another key of scores.
+All other cells are compared as they are.
 """
 
 from __future__ import annotations
