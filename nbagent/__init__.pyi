@@ -52,6 +52,7 @@ from .frames import turns as turns
 from .lab.judges import judge as judge
 from .lab.jury import jury as jury
 from .lab.review import score as score
+from .lab.saved_results import read_batch as read_batch
 from .lab.scorers import Score as Score
 from .lab.scorers import scorer as scorer
 from .lab.stored_batch import batch as batch

@@ -30,11 +30,13 @@ def main(arguments: list[str] | None = None) -> int:
         text = options.do(options)
     except NbagentError as error:
         print(_advice(str(error)), file=sys.stderr)
-        return 1
+        return getattr(options, "error_code", 1)
     except BrokenPipeError:  # `… | head`
         # Python writes the rest at exit, which would fail once more, with a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    if isinstance(text, int):
+        return text
     if text:
         print(text)
     return 0
@@ -73,7 +75,8 @@ def _parser() -> ArgumentParser:
     export.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
     trust = command("trust", _trust, "show what this folder would decide, and ask about it")
     trust.add_argument("--revoke", action="store_true", help="take back what you allowed here")
-    about = "drop the records of runs from saved notebooks; their views stay"
+    _add_check(command("check", _check, "check a batch: exit code 0 passed, 1 failed, 2 error"))
+    about = "drop the records of runs and batches from saved notebooks; their views stay"
     strip = command("strip", _strip, about)
     strip.add_argument("file", nargs="*", help="a notebook (.ipynb) to change")
     about = "filter of git: read a notebook from stdin, write it to stdout"
@@ -82,6 +85,26 @@ def _parser() -> ArgumentParser:
     nbval = command("nbval-config", _nbval_config, about)
     nbval.add_argument("-o", "--output", metavar="FILE", help="file to write; default: stdout")
     return parser
+
+
+def _add_check(check: ArgumentParser) -> None:
+    """Add the options of `check`, which are those of `batch.check`."""
+    check.set_defaults(error_code=2)
+    target = "name of a batch, gate.py (it is run), a notebook or a baseline (they are only read)"
+    check.add_argument("target", help=target)
+    limit: dict[str, Any] = {"action": "append", "default": [], "metavar": "SCORE=NUMBER"}
+    check.add_argument("--min", **limit, help="least mean of a score; repeatable")
+    check.add_argument("--max", **limit, help="greatest mean of a score; repeatable")
+    baseline = "baseline.json, the name of a batch, or last"
+    check.add_argument("--not-worse-than", "--baseline", metavar="BASELINE", help=baseline)
+    check.add_argument("--max-worse", type=int, metavar="N", help="rows that may be worse")
+    failed = "cases that may be without an answer (0); 0.05 is a share"
+    check.add_argument("--max-failed", metavar="N", help=failed)
+    check.add_argument("--max-cost-usd", type=float, metavar="USD", help="cost of all cases")
+    check.add_argument("--batch", metavar="NAME", help="the batch of a notebook that has several")
+    check.add_argument("--junit", metavar="FILE", help="write JUnit XML")
+    markdown = "write Markdown, for $GITHUB_STEP_SUMMARY; - writes it to stdout"
+    check.add_argument("--markdown", metavar="FILE", help=markdown)
 
 
 # Each command imports its modules late: `strip` needs almost none of them.
@@ -129,6 +152,21 @@ def _export(options: Namespace) -> str | None:
         return sanitize_value(text) if sys.stdout.isatty() else text
     _write(Path(options.output), text)
     return None
+
+
+def _check(options: Namespace) -> int:
+    from nbagent.lab.gate_file import check_gate, command_options
+
+    result = check_gate(options.target, command_options(vars(options)), options.batch)
+    if options.junit:
+        _write(Path(options.junit), result.junit())
+    if options.markdown and options.markdown != "-":
+        _write(Path(options.markdown), result.markdown())
+    is_piped = options.markdown == "-"
+    print(result, file=sys.stderr if is_piped else sys.stdout)
+    if is_piped:
+        print(result.markdown())
+    return 0 if result else 1
 
 
 def _run(ref: str) -> Any:

@@ -202,11 +202,15 @@ class Agent:
             name: name of the batch; default: derived from the call.
             concurrency: maximum number of runs at a time.
             max_cost_usd: budget of the whole batch, judges included; the batch stops at it.
-            max_failed: stop after more failed cases; a float up to 1 is a share of all cases.
+            max_failed: stop when more cases failed; 0 stops at the first. A float up to 1 is a
+                share of all cases.
             score: functions of a row and a run, scorers and judges.
             stale: if the table changed: `run` asks the changed rows again, `keep` keeps their old
                 answers, also after a change of prompt or options; default: an error.
-            executor: a `dask.distributed.Client`, to run on a cluster.
+            executor: a `dask.distributed.Client`, to run on a cluster (on one machine that makes
+                a batch resilient, not fast: runs wait for a model, which one process does as well);
+                or `"provider-batch"`, to send all cases to the batch API of the model's provider
+                (half the price, answered within a day; one request for each case, no tools).
             start: False only plans the batch: then use `dry_run()` and `start()`.
             names: further names for the template.
             options: as in `run`.

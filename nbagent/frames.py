@@ -12,13 +12,14 @@ import os
 import reprlib
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord
 from nbagent.files.notebook_file import ODD, saved_in_outputs
 from nbagent.run import Run
@@ -30,10 +31,13 @@ from nbagent.store import dataframes
 from nbagent.store.columns import CORRUPT_ROW, Dtype
 from nbagent.store.frame_queries import FRAMES
 from nbagent.store.rows import all_from_notebook_json, saved_run_ids
+from nbagent.store.saved_batches import is_batch
 from nbagent.store.writer import Store
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from nbagent.lab.results import BatchResults
 
 _DAMAGED = "the record of a run is damaged"
 _MAX_NAMED = 5
@@ -162,9 +166,14 @@ scores = _history.scores
 
 
 class SavedNotebook(History):
-    """Runs of a saved notebook, read-only, and their frames."""
+    """Runs and batches of a saved notebook, read-only, and their frames."""
 
-    def __init__(self, path: Path, records: Collection[RunRecord]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        records: Collection[RunRecord],
+        batches: Mapping[str, BatchResults] | None = None,
+    ) -> None:
         store = self._saved = Store.memory()
         # `session.stores` does not know this store, so nothing else closes it.
         weakref.finalize(store, store.database.close)
@@ -177,6 +186,22 @@ class SavedNotebook(History):
                 self.damaged.add(record.id)
         super().__init__(store)
         self.path = path
+        self.batches: dict[str, BatchResults] = {**(batches or {})}
+        """Its batches by their names: `frame()`, `compare()`, `diff()`, `check()`."""
+
+    def batch(self, name: str | None = None) -> BatchResults:
+        """Return a batch by its name, which may be left out if there is one.
+
+        Raises:
+            UsageError: it has no such batch, or several.
+        """
+        if name is None and len(self.batches) == 1:
+            return next(iter(self.batches.values()))
+        if name is not None and name in self.batches:
+            return self.batches[name]
+        problem = "say which batch" if name is None else f"it has no batch {name!r}"
+        hint = nearest_or_all(name, self.batches, "its batches are") or "; it has none"
+        raise UsageError(f"{self.path.name}: {problem}{hint}")
 
     def open_run(self, ref: str) -> Run:
         """Open a run: `"last"`, its name, or a unique start of its id."""
@@ -184,8 +209,9 @@ class SavedNotebook(History):
 
     def __repr__(self) -> str:
         n = self._saved.counts("runs")["runs"]
-        hint = "" if n else "; save the notebook first: its runs are written with it"
-        return f"<SavedNotebook {self.path.name}, runs: {n}{hint}>"
+        batches = f", batches: {', '.join(self.batches)}" if self.batches else ""
+        hint = "" if n or batches else "; save the notebook first: its runs are written with it"
+        return f"<SavedNotebook {self.path.name}, runs: {n}{batches}{hint}>"
 
 
 class _SavedRun(Run):
@@ -206,7 +232,9 @@ class _SavedRun(Run):
 def read_notebook(
     path: str | os.PathLike[str], *, store: str | os.PathLike[str] | None = None
 ) -> SavedNotebook:
-    """Read the runs saved in a notebook: `read_notebook("x.ipynb").turns()`.
+    """Read the runs and batches saved in a notebook: `read_notebook("x.ipynb").turns()`.
+
+    `read_notebook("x.ipynb").batch()` has the cases, scores and comparisons of its batch.
 
     A file that was saved in the middle of a run names the run; its record is then read from the
     person's own store.
@@ -221,20 +249,45 @@ def read_notebook(
     file = to_path(path, "path")
     try:
         outputs, n_odd = saved_in_outputs(file)
-        records, ids, problems = _decode_outputs(outputs)
+        documents = [document for saved in outputs for document in _documents(saved)]
+        batch_documents = [document for document in documents if is_batch(document)]
+        records, ids, problems = _decode_outputs(
+            [document for document in documents if not is_batch(document)]
+        )
         problems += [ODD] if n_odd else []
-        stores = [store_at(store)] if store else own_stores_for(file) if ids - {*records} else []
+        is_partial = bool(ids - {*records}) or bool(batch_documents)
+        stores = [store_at(store)] if store else own_stores_for(file) if is_partial else []
         records |= _stored_records(ids - {*records}, stores)
-        notebook = SavedNotebook(file, records.values())
+        batches, unread = _batches(batch_documents, stores)
+        notebook = SavedNotebook(file, records.values(), batches)
         problems += [_DAMAGED] if notebook.damaged else []
-        if problems and notebook.damaged == {*records}:
+        problems += unread
+        if problems and notebook.damaged == {*records} and not batches:
             raise ValueError(problems[0])
     except (OSError, *CORRUPT_ROW) as error:
         reason = describe_error(error).partition("\n")[0]
         raise UsageError(f"{file} is not a notebook with valid records ({reason})") from None
-    for text in _warnings(file, records, sorted(ids - {*records}), stores, problems):
+    has_any = bool(records) or bool(batches)
+    for text in _warnings(file, has_any, sorted(ids - {*records}), stores, problems):
         warnings.warn(text, stacklevel=2)
     return notebook
+
+
+def _documents(saved: Any) -> list[Any]:
+    """Return the documents of one output: it has one, or a list of them."""
+    return cast("list[Any]", saved) if isinstance(saved, list) else [saved]
+
+
+def _batches(
+    documents: Sequence[Any], stores: Sequence[Store]
+) -> tuple[dict[str, BatchResults], list[str]]:
+    """Decode the batches, and say which cannot be read."""
+    if not documents:
+        return {}, []
+    # Late: most notebooks hold no batch.
+    from nbagent.lab.saved_notebook import notebook_batches
+
+    return notebook_batches(documents, stores)
 
 
 def _decode_outputs(outputs: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
@@ -254,7 +307,7 @@ def _decode_outputs(outputs: Sequence[Any]) -> tuple[dict[str, RunRecord], set[s
 
 def _warnings(
     file: Path,
-    records: Collection[str],
+    has_any: bool,
     missing: Sequence[str],
     stores: Sequence[Store],
     problems: Sequence[str],
@@ -271,7 +324,7 @@ def _warnings(
             f"{file.name} names without a record: run {names}{more}; not in {places}; if the run "
             "is in another store: read_notebook(…, store=FOLDER)"
         )
-    elif not records:
+    elif not has_any:
         texts.append(
             f"{file.name} has no saved runs: save the notebook first, its runs are written "
             "with it; nbagent.runs() reads those of the store"

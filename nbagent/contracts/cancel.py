@@ -38,13 +38,23 @@ class CancelToken:
             with suppress(Exception):  # the others must still stop their work
                 callback()
 
-    def on_set(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when the token is set; at once if it is set already."""
+    def on_set(self, callback: Callable[[], object]) -> Callable[[], None]:
+        """Call `callback` when the token is set; at once if it is set already.
+
+        Returns:
+            A function that withdraws the callback: a long run has many, and each keeps its work.
+        """
+
+        def withdraw() -> None:
+            with self._lock, suppress(ValueError):  # it was called already
+                self._callbacks.remove(callback)
+
         with self._lock:
             if not self.is_set:
                 self._callbacks.append(callback)
-                return
+                return withdraw
         callback()
+        return withdraw
 
     async def run_cancellable(
         self, work: Awaitable[T], grace_s: Callable[[], float | None] | float
@@ -73,7 +83,7 @@ class CancelToken:
                 wake()
 
         task = loop.create_task(run())
-        self.on_set(stop)
+        withdraw = self.on_set(stop)
         try:
             await ended
             wait_s = grace_s() if callable(grace_s) else grace_s
@@ -85,6 +95,7 @@ class CancelToken:
             task.cancel()
             raise
         finally:
+            withdraw()
             if not task.done():
                 # Read its exception, so that asyncio does not log it as never retrieved.
                 task.add_done_callback(lambda done: done.cancelled() or done.exception())

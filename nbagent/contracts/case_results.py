@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -106,3 +106,12 @@ def joint_value(values: Sequence[bool | float | str]) -> bool | float | str | No
         return None
     (first, n), *others = Counter(values).most_common(2)
     return None if others and others[0][1] == n else first
+
+
+MEASURES: dict[str, Callable[[CaseResult], float | None]] = {
+    "cost_usd": lambda case: case.full_cost_usd,
+    "tokens": lambda case: case.total_tokens,
+    "duration_ms": lambda case: case.duration_ms,
+    "turns": lambda case: case.turns,
+}
+"""Measures of a case that need no scorer; of each, less is better. A score of the name counts."""

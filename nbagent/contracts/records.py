@@ -29,6 +29,8 @@ from nbagent.contracts.model import ChatResponse, ToolSpec, Usage
 from nbagent.contracts.stop_reasons import StopReason
 
 Phase = Literal["Running", "WaitingUser", "Completed", "Failed"]
+Better = Literal["higher", "lower"]
+"""Direction of a score."""
 RanIn = Literal["main thread", "waiting thread", "worker thread", "tool loop", "notebook loop"]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
@@ -316,6 +318,7 @@ class ScoreRecord(Value):
     """Id of the run in which a model judged."""
     row: dict[str, str] | None = None
     """Short hashes of the row's values that the scorer used, by column; None for a label."""
+    better: Better = "higher"
 
     @property
     def is_label(self) -> bool:

@@ -6,7 +6,8 @@ a contrast of at least 3.5 with white and with the dark pages of JupyterLab and 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from hashlib import sha256
 
 from nbagent.view.theme import COLOURS
@@ -64,3 +65,22 @@ def style_of(name: str, group: str = "model") -> Style:
         _MARKERS[more % len(_MARKERS)],
         _HATCHES[more % len(_HATCHES)],
     )
+
+
+def styles_of(names: Iterable[str], group: str = "model") -> dict[str, Style]:
+    """Return the looks of the names of one figure; no two have one colour while some are left.
+
+    A process that has drawn more names than there are colours gives two names the same one. In
+    another figure of both, the later one takes a colour that this figure does not use.
+    """
+    own = list(dict.fromkeys(names))
+    styles = {name: style_of(name, group) for name in own}
+    if len(own) > len(_PALETTE):
+        return styles  # the marks tell them apart
+    used: set[str] = set()
+    left = [colour for colour in _PALETTE if colour not in {s.colour for s in styles.values()}]
+    for name, style in styles.items():
+        if style.colour in used:
+            styles[name] = replace(style, colour=left.pop(0))
+        used.add(styles[name].colour)
+    return styles

@@ -9,13 +9,21 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from io import BytesIO
+from math import nan
 from typing import Any, NamedTuple, cast
 
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
 
 from nbagent.contracts.records import EngineTurn, RunRecord, ToolRun
-from nbagent.export.figure_theme import OUTCOME_COLOURS, TEXT, TIME_COLOURS, style_of
+from nbagent.export.figure_theme import (
+    OUTCOME_COLOURS,
+    TEXT,
+    TIME_COLOURS,
+    Style,
+    style_of,
+    styles_of,
+)
 
 _HATCH = {"waiting for you": "///", "denied": "///"}
 _MIN_SPAN = timedelta(seconds=20)
@@ -211,6 +219,8 @@ def means(
     title: str,
     unit: str,
     rows: Sequence[tuple[str, str, float, float | None, float | None, str]],
+    *,
+    is_share: bool = False,
 ) -> Figure:
     """Means with their intervals, side by side within each group.
 
@@ -218,17 +228,19 @@ def means(
         title: what is drawn.
         unit: of the means.
         rows: group, label, mean, the ends of its interval (None for none), verdict.
+        is_share: the axis goes from 0 to 1.
     """
     groups = list(dict.fromkeys(row[0] for row in rows))
     labels = list(dict.fromkeys(row[1] for row in rows))
     figure, axes = _axes(title, unit, "", height=0.34 * len(groups) * len(labels))
+    styles = styles_of(labels)
     for n, label in enumerate(labels):
         label_rows = [row for row in rows if row[1] == label]
         shift = (n - (len(labels) - 1) / 2) * 0.8 / len(labels)
         places = [groups.index(row[0]) + shift for row in label_rows]
         values = [row[2] for row in label_rows]
         errors = _errors([row[2:5] for row in label_rows])
-        _draw_points(axes, label, values, places, xerr=errors)
+        _draw_points(axes, label, styles[label], values, places, xerr=errors)
         for (_, _, mean, _, _, verdict), position in zip(label_rows, places, strict=True):
             axes.annotate(
                 verdict,
@@ -241,44 +253,48 @@ def means(
             )
     _name_rows(axes, groups)
     axes.set_ylim(max(len(groups), 1) - 0.4, -0.6)
-    if all(0 <= row[2] <= 1 for row in rows):
+    if is_share:
         axes.set_xlim(-0.03, 1.03)
     return _with_legend(figure, axes)
 
 
 def _draw_points(
-    axes: Any, name: str, x: Sequence[float], y: Sequence[float], **errors: Any
+    axes: Any, name: str, style: Style, x: Sequence[float], y: Sequence[float], **errors: Any
 ) -> None:
-    """Draw points with their intervals (`xerr` or `yerr`) in the look of a name."""
-    style = style_of(name)
+    """Draw points with their intervals (`xerr` or `yerr`)."""
     axes.errorbar(
         x, y, fmt=style.marker, color=style.colour, capsize=3, label=_label(name), **errors
     )
 
 
 def cost_quality(
-    unit: str, rows: Sequence[tuple[str, float, float, float | None, float | None]]
+    unit: str,
+    rows: Sequence[tuple[str, float, float, float | None, float | None]],
+    *,
+    is_share: bool = False,
 ) -> Figure:
     """Cost against mean score, a point with its interval for each variant.
 
     Args:
         unit: of the means.
         rows: variant, cost of a case in dollars, mean, the ends of its interval (None for none).
+        is_share: the axis of the means goes from 0 to 1.
     """
     figure, axes = _axes("cost and quality by variant", "cost of a case (USD)", unit, height=4)
+    styles = styles_of([row[0] for row in rows])
     for row in rows:
         name, cost, mean, *_ = row
-        _draw_points(axes, name, [cost], [mean], yerr=_errors([row[2:]]))
+        _draw_points(axes, name, styles[name], [cost], [mean], yerr=_errors([row[2:]]))
     axes.set_xlim(left=0)
-    if all(0 <= row[2] <= 1 for row in rows):
+    if is_share:
         axes.set_ylim(-0.03, 1.03)
     return _with_legend(figure, axes)
 
 
 def _errors(rows: Sequence[tuple[float, float | None, float | None]]) -> list[list[float]]:
-    """Lengths of the intervals below and above their means; 0 without an interval."""
-    below = [max(0.0, mean - (mean if lo is None else lo)) for mean, lo, _ in rows]
-    above = [max(0.0, (mean if hi is None else hi) - mean) for mean, _, hi in rows]
+    """Lengths of the intervals below and above their means; without an interval no bar is drawn."""
+    below = [nan if lo is None else max(0.0, mean - lo) for mean, lo, _ in rows]
+    above = [nan if hi is None else max(0.0, hi - mean) for mean, _, hi in rows]
     return [below, above]
 
 

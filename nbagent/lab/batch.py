@@ -5,8 +5,10 @@ Thin: the cases are in `plan`, their states in `case_state`, the work in `runner
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -56,6 +58,8 @@ from nbagent.store.batches import (
     release_batch,
     runs_of_batch,
 )
+from nbagent.store.provider_batches import waiting_notes
+from nbagent.store.saved_batches import batch_reference
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.listing import Listing
@@ -68,6 +72,8 @@ _log = logging.getLogger("nbagent")
 # By store too: another NBAGENT_HOME may have a batch of the same name.
 _active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
+PROVIDER_BATCH = "provider-batch"
+"""Executor that sends all cases to the batch API of the model's provider."""
 
 
 class Batch(BatchInStore):
@@ -95,7 +101,7 @@ class Batch(BatchInStore):
         table = self._table = table_of(data, how.key)
         self._map_options, names = how, how.names
         self._scorers = as_scorers(how.score)
-        self._executor = _executor_of(how.executor, self._store, self._frontend)
+        self._executor = _executor_of(how, self._store, self._frontend)
         self._preflights = [
             self._check_variant(variant, names) for variant in variants_of(base, template, how.vary)
         ]
@@ -117,12 +123,16 @@ class Batch(BatchInStore):
         # A store that falls back to memory would lose all further runs with the kernel.
         self._was_on_disk = self._store.path is not None
         templates = dict.fromkeys(text for variant in ready for text in variant.template.warnings)
-        self._notes = [*map(frontend().advise, [*settings_notices(report=True), *templates])]
+        waiting = () if how.executor == PROVIDER_BATCH else waiting_notes(self._store, self.name)
+        notices = [*settings_notices(report=True), *templates, *waiting]
+        self._notes = [*map(frontend().advise, notices)]
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
         self._watchers: list[Callable[[], object]] = []
         """Called after each change, for pages over all cases."""
+        self._record: dict[str, Any] = {}
+        """Its saved form while it works: its name; at its end all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -144,6 +154,8 @@ class Batch(BatchInStore):
             )
         except NbagentError as error:
             raise option_error(variant, error) from None
+        if set_price := getattr(self._executor, "set_price", None):
+            set_price(active)
         resolved, rules = active.prepared.resolved, active.prepared.rules
         # Without the messages: the prompt is a part of each case's own hash.
         params = chat_request.model_dump(
@@ -200,6 +212,13 @@ class Batch(BatchInStore):
         ]
 
     def _new_runner(self, *, asks: bool) -> Runner:
+        # Weak: a batch whose runner refers back to it would stay until a garbage collection.
+        batch = weakref.ref(self)
+
+        def show(progress: BatchProgress) -> None:
+            if (alive := batch()) is not None:
+                alive._show(progress)
+
         return Runner(
             self.name,
             self._entries,
@@ -215,7 +234,7 @@ class Batch(BatchInStore):
                 dict.fromkeys(preflight.active.plan.run.model for preflight in self._preflights)
             ),
             notes=self._notes,
-            show=self._show,
+            show=show,
         )
 
     # Work
@@ -237,12 +256,12 @@ class Batch(BatchInStore):
                 if n_runs(self._store, self.name) != self._n_known_runs:
                     self._find_done()  # another handle or process continued it
                 runner = self._runner = self._new_runner(asks=asks)
-                runner.state = "Running"
+                runner.state, self._record = "Running", batch_reference(self.name)
                 self._view = None if self._is_quiet else _open_view(runner.progress(), self)
                 loop = runtime.engine_loop()
                 # A stop comes from any thread; the runner belongs to the engine's.
-                run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
-                run_task.start(lambda: self._run_to_end(runner))
+                withdraw = run_task.cancel.on_set(lambda: loop.call_soon_threadsafe(runner.stop))
+                run_task.start(lambda: self._run_to_end(runner, withdraw))
             except BaseException:
                 self._release()
                 raise
@@ -277,12 +296,31 @@ class Batch(BatchInStore):
         run_task = self._run_task
         return run_task is not None and not (run_task.future.done() or run_task.is_lost)
 
-    async def _run_to_end(self, runner: Runner) -> None:
+    async def _run_to_end(self, runner: Runner, withdraw_stop: Callable[[], None]) -> None:
         try:
-            await runner.run()
+            with runtime.rare_collections():
+                await runner.run()
         finally:
+            withdraw_stop()  # the token may live on, and would keep all cases alive
             self._release()
+            await self._make_record()
             self._show(runner.progress(), is_end=True)
+
+    async def _make_record(self) -> None:
+        """Make what a saved notebook holds, in a thread: it reads all cases, other runs go on."""
+        if self._view is None or not self._view.saves_record:
+            return
+        try:
+            self._record = await asyncio.to_thread(super().notebook_record)
+        except Exception:
+            # Without its cases the saved picture still names the batch.
+            _log.debug("no record of the batch for the notebook", exc_info=True)
+
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        if self.is_at_work or self._runner.state == "Running":
+            return self._record
+        return super().notebook_record()
 
     def _show(self, progress: BatchProgress, *, is_end: bool = False) -> None:
         view = self._view
@@ -340,6 +378,24 @@ class Batch(BatchInStore):
             runtime.engine_loop().call_soon_threadsafe(self._runner.end, "Paused", "paused")
         else:
             self._run_task.stop()
+
+    def cancel(self) -> int:
+        """Cancel at the provider what `executor="provider-batch"` sent and is not answered.
+
+        `stop()` only leaves the wait. Answers that exist are collected by `resume()`.
+
+        Returns:
+            Number of provider batches that were cancelled.
+
+        Raises:
+            UsageError: the batch has no provider batches; `stop()` ends it.
+            ModelError: the provider did not accept it.
+        """
+        cancel = getattr(self._executor, "cancel", None)
+        if cancel is None:
+            raise UsageError("this batch has no provider batches to cancel; batch.stop() ends it")
+        coming = asyncio.run_coroutine_threadsafe(cancel(self.name), runtime.engine_loop())
+        return coming.result()
 
     def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
@@ -463,7 +519,7 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"await_end", "case_source"})
+        return public_names(super().__dir__(), {"await_end", "case_source", "notebook_record"})
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -474,7 +530,7 @@ class Batch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress, self.case_source):
+        if not frontend().show_batch(self.progress, self):
             print(self)
 
 
@@ -491,16 +547,30 @@ def _open_view(progress: BatchProgress, batch: Batch) -> BatchView | None:
         return None
 
 
-def _executor_of(executor: Any, store: Store, here: Unattended) -> Executor:
+def _executor_of(how: MapOptions, store: Store, here: Unattended) -> Executor:
+    executor = how.executor
     if executor is None:
         return Local(store, here)
+    if executor == PROVIDER_BATCH:
+        if how.max_cost_usd is not None:
+            raise UsageError(
+                "max_cost_usd cannot stop a provider batch, which is ordered as a whole; leave it "
+                "out and look at dry_run() before, or leave out executor='provider-batch'"
+            )
+        # Late: it imports the HTTP client.
+        from nbagent.lab.provider_batch import ProviderBatchExecutor
+
+        return ProviderBatchExecutor(store, here)
     # By the module's name: importing `distributed` for an isinstance takes the extra and time.
     if type(executor).__module__.partition(".")[0] == "distributed":
         # Late: distributed is an extra.
         from nbagent.lab.remote import DaskExecutor
 
         return DaskExecutor(executor, store)
-    raise UsageError(f"executor={executor!r} is not a Dask client; pass a dask.distributed.Client")
+    raise UsageError(
+        f"executor={executor!r} is not a Dask client; pass a dask.distributed.Client, or "
+        f"{PROVIDER_BATCH!r} for the batch API of the model's provider"
+    )
 
 
 def _name_of(rows: Mapping[str, str], variants: Sequence[Variant], repeat: int) -> str:

@@ -79,6 +79,8 @@ def map_doc(template: str, how: MapOptions) -> dict[str, Any]:
     axes: dict[str, Any] = {**(how.vary or {})}
     unstored = [axis for axis, values in axes.items() if not _is_storable(axis, values)]
     made: dict[str, Any] = {"template": template, "key": how.key, "repeat": how.repeat}
+    if isinstance(how.executor, str):  # else its answers would be asked again, one by one
+        made["executor"] = how.executor
     if axes and not unstored:
         made["vary"] = axes
     return {**made, "not_stored": unstored} if unstored else made

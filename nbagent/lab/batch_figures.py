@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from nbagent.contracts.case_results import MEASURES
 from nbagent.run import load_figures
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ def compare(batch: Compared, score: str | None = None, **options: Any) -> Figure
     Args:
         batch: the batch that `agent.map` returned.
         score: name of the score; not needed if the batch has only one.
-        options: those of `batch.compare`: `over`, `by`, `baseline`, `failed`.
+        options: those of `batch.compare`: `over`, `by`, `baseline`, `failed`, `pass_at`,
+            `pass_all`.
     """
     axes, variants = _variants(batch, score, options)
     rows = [
@@ -36,16 +38,20 @@ def compare(batch: Compared, score: str | None = None, **options: Any) -> Figure
             row["mean"],
             row["lo"],
             row["hi"],
-            row["verdict"],
+            _verdict(row),
         )
         for row in variants
         if row["mean"] is not None
     ]
     counts = {state: sum(row[state] for row in variants) for state in ("failed", "missing")}
     more = "".join(f" · {n} {state}" for state, n in counts.items() if n)
-    score = score or "score"
+    n_tests = sum(row["adjusted"] is not None for row in variants)
+    more += f" · p adjusted for {n_tests} comparisons" if n_tests > 1 else ""
     return load_figures().means(
-        f"{score} by {axes[-1]}{more}", f"mean of {score}, 95 % interval", rows
+        f"{_name(score, options)} by {axes[-1]}{more}",
+        _unit(score, options),
+        rows,
+        is_share=_is_share(score, variants),
     )
 
 
@@ -62,7 +68,36 @@ def cost_quality(batch: Compared, score: str | None = None, **options: Any) -> F
         if row["mean"] is not None and row["cost_usd"] is not None
         if (cases := row["n"] + (0 if failed_count else row["failed"]))
     ]
-    return load_figures().cost_quality(f"mean of {score or 'score'}, 95 % interval", rows)
+    return load_figures().cost_quality(
+        _unit(score, options), rows, is_share=_is_share(score, variants)
+    )
+
+
+def _name(score: str | None, options: dict[str, Any]) -> str:
+    """Return the name of the compared value, such as `pass@3 of exact`."""
+    for option, sign in (("pass_at", "@"), ("pass_all", "^")):
+        if options.get(option) is not None:
+            return f"pass{sign}{options[option]} of {score or 'score'}"
+    return score or "score"
+
+
+def _unit(score: str | None, options: dict[str, Any]) -> str:
+    is_chance = any(options.get(name) is not None for name in ("pass_at", "pass_all"))
+    return f"{'' if is_chance else 'mean of '}{_name(score, options)}, 95 % interval"
+
+
+def _is_share(score: str | None, variants: list[dict[str, Any]]) -> bool:
+    """True if the axis of the score goes from 0 to 1."""
+    means = [row["mean"] for row in variants if row["mean"] is not None]
+    return score not in MEASURES and all(0 <= mean <= 1 for mean in means)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    """Return the verdict with its p."""
+    p = row["adjusted"]
+    if p is None:
+        return row["verdict"]
+    return f"{row['verdict']}, p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}"
 
 
 def _variants(
@@ -76,4 +111,5 @@ def _variants(
 
 
 def _variant_label(variant: dict[str, Any], axes: list[str]) -> str:
-    return " · ".join(variant[name] for name in axes)
+    # A group of rows may have no value in its column of the table.
+    return " · ".join(variant[name] or "none" for name in axes)

@@ -223,8 +223,10 @@ def numeric_scores(scores: Mapping[str, ScoreRecord]) -> dict[str, float]:
     }
 
 
-def failures_of(entries: Iterable[CaseState], n_failed: int) -> tuple[FailedCase, ...]:
-    """Return the first of the `n_failed` cases that ended without an answer."""
+def failures_of(
+    entries: Iterable[CaseState], n_failed: int = _MAX_FAILURES
+) -> tuple[FailedCase, ...]:
+    """Return the first cases that ended without an answer; look no further than for `n_failed`."""
     failed = (entry for entry in entries if entry.status in ("failed", "ended"))
     return tuple(
         FailedCase(

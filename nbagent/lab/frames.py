@@ -6,14 +6,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult, ToolUse, joint_scores
+from nbagent.contracts.case_results import MEASURES, CaseResult, ToolUse, joint_scores
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.messages import FINAL_ANSWER
 from nbagent.contracts.model import Usage
 from nbagent.contracts.nearest import nearest_name
-from nbagent.contracts.records import ScoreRecord
+from nbagent.contracts.records import Better, ScoreRecord
 from nbagent.lab.case_state import CaseState, counting_scores, versions_of
-from nbagent.lab.plan import Variant
+from nbagent.lab.plan import Variant, is_missing, key_text
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.typed_answer import OutputType
 from nbagent.store import dataframes
@@ -134,6 +134,16 @@ def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "b
     return dataframes.array_of(dtype, cells)
 
 
+def direction_of(results: Sequence[CaseResult], score: str | None) -> Better:
+    """Return the direction of a score, as its scorer stored it last, or of a measure."""
+    names = score_names(results)
+    name = _chosen_score(score, names)
+    if name not in names:
+        return "lower"
+    scores = [each for result in results for each in result.scores if each.scorer == name]
+    return max(scores, key=lambda each: each.at).better
+
+
 def cells_of_results(
     results: Sequence[CaseResult], score: str | None, axes: Sequence[str]
 ) -> DataFrame:
@@ -142,8 +152,12 @@ def cells_of_results(
     Raises:
         UsageError: there is no such score.
     """
-    name = _chosen_score(score, score_names(results))
-    values = [_score_of(result, name) for result in results]
+    names = score_names(results)
+    name = _chosen_score(score, names)
+    if name in names:
+        values = [_score_of(result, name) for result in results]
+    else:
+        values = [_measure_of(result, name) for result in results]
     columns: dict[str, Any] = {
         "row_key": [result.row_key for result in results],
         **{axis: [result.labels[axis] for result in results] for axis in axes},
@@ -160,12 +174,29 @@ def cells_of_results(
     return made
 
 
+def with_table_columns(cells: DataFrame, results: Sequence[CaseResult]) -> DataFrame:
+    """Add the columns of the table as texts, for groups; a name that is taken becomes `row_…`."""
+    made: Any = cells
+    own = list(dict.fromkeys(name for result in results for name in result.cells))
+    for name, column in zip(own, _column_names(own, made.columns.tolist()), strict=True):
+        values = [result.cells.get(name) for result in results]
+        texts = [None if is_missing(value) else key_text(value) for value in values]
+        made[column] = dataframes.array_of("string", texts)
+    return made
+
+
+def _measure_of(result: CaseResult, name: str) -> float | None:
+    """Return a measure of an answered case; the time of a failed one says nothing of an answer."""
+    value = MEASURES[name](result) if result.status == "ok" else None
+    return None if value is None else float(value)
+
+
 def _chosen_score(score: str | None, known: Sequence[str]) -> str:
     name = score or (known[0] if len(known) == 1 else None)
-    if name is not None and name in known:
+    if name is not None and (name in known or name in MEASURES):
         return name
     there = f"the scores are {', '.join(known)}" if known else "score it first: batch.score(…)"
-    near = nearest_name(score, known)
+    near = nearest_name(score, [*known, *MEASURES])
     there = f"did you mean {near!r}?" if near else there
     problem = f"{score!r} is no score of this batch" if score else "say which score"
     raise UsageError(f"{problem}; {there}")
@@ -315,7 +346,7 @@ def estimate(
             completion_tokens=completion or 0,
             total_tokens=prompt + (completion or 0),
         )
-        cost = chosen.price(usage, chosen.model)
+        cost = preflight.active.plan.price(usage, chosen.model)
         is_priced, is_whole = is_priced and cost is not None, is_whole and completion is not None
         total_usd += cost.total_usd if cost else 0.0
         rows.append(
@@ -349,10 +380,11 @@ def _expected_tokens(
     done = [entry for entry in own if entry.status == "ok"]
     if done and todo:
         runs: Any = _read_last_runs(store, "runs", done)
-        means = [runs[name].mean() for name in ("prompt_tokens", "completion_tokens")]
-        # No number if the server reported no usage.
-        if all(mean == mean and mean is not None for mean in means):
-            return round(means[0] * len(todo)), round(means[1] * len(todo))
+        # Without those for which the server reported no usage.
+        known = [runs[name].dropna() for name in ("prompt_tokens", "completion_tokens")]
+        if all(map(len, known)):
+            prompt, completion = (round(float(tokens.mean()) * len(todo)) for tokens in known)
+            return prompt, completion
     around = ahead.first_request_bytes - ahead.first_prompt_chars
     chars = sum(around + len(entry.planned.rendered.prompt) for entry in todo)
     return chars // _BYTES_PER_TOKEN, None if todo else 0

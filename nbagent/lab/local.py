@@ -6,7 +6,7 @@ Only this module of the package starts runs. Runs on a cluster are in `remote`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from nbagent.contracts.errors import EngineError
@@ -18,7 +18,8 @@ from nbagent.session.active_run import ActiveRun
 from nbagent.session.callbacks import OnEvent
 from nbagent.session.frontend import Cell, Frontend, InputPrompt
 from nbagent.session.request import RunRequest
-from nbagent.settings.options import RunOptions
+from nbagent.settings.options import RunOptions, Settings
+from nbagent.settings.sources import current_settings, settings_override
 from nbagent.store.writer import Store
 
 
@@ -80,37 +81,50 @@ class Executor(Protocol):
 
 
 @runtime_checkable
-class BulkExecutor(Executor, Protocol):
-    """Executor that sees the requests of all cases before the first run, to send them together."""
+class SentTogether(Protocol):
+    """Executor whose requests are sent all at once, before its runs are made."""
 
-    async def prepare(self, requests: Sequence[RunRequest]) -> None:
-        """Take the requests that a start of the batch will run, in their order.
-
-        Called once in each start, before the first `run`, which then gets one of these requests
-        (`request.case` tells which) with less budget left. `stop` may come while it works.
+    def arrivals(
+        self, requests: Mapping[int, RunRequest], on_change: Callable[[], None]
+    ) -> AsyncGenerator[list[int]]:
+        """Send the requests, and yield the indexes of those whose runs can be made now.
 
         Raises:
-            UsageError: a request cannot be carried out; the batch ends and nothing was sent.
-            NoMoreRuns: stopped before its end; the batch ends as stopped.
+            NoMoreRuns: the wait was left.
+            NbagentError: the requests cannot be sent, or their answers not be had.
         """
         ...
 
+    def leave(self) -> None:
+        """End the wait for answers; they can be had later."""
+        ...
 
-async def prepare_runs(executor: Executor, requests: Iterable[RunRequest]) -> None:
-    """Show an executor all requests, if it is a `BulkExecutor`."""
-    if isinstance(executor, BulkExecutor):
-        await executor.prepare([*requests])
+    def notes(self) -> tuple[str, ...]:
+        """Return what a person should know now."""
+        ...
 
 
 class Local:
-    """Executor for runs in this process."""
+    """Executor for runs in this process.
+
+    All runs of one start of the batch have the settings of its first run: they are answers to one
+    question, also if the person changes a setting meanwhile, and reading them takes a tenth of the
+    time of a run.
+    """
 
     def __init__(self, store: Store, here: Unattended) -> None:
         self._store, self._shared_frontend = store, here
         self._active_runs: set[ActiveRun] = set()
+        self._settings: Settings | None = None
+
+    def _prepare(self, ask: RunRequest) -> ActiveRun:
+        """Prepare a run without starting it."""
+        self._settings = self._settings or current_settings()
+        with settings_override(self._settings):
+            return ActiveRun(ask, store=self._store, here=self._shared_frontend)
 
     async def run(self, ask: RunRequest, on_event: OnEvent | None = None) -> RunRecord:
-        active = ActiveRun(ask, store=self._store, here=self._shared_frontend)
+        active = self._prepare(ask)
         self._active_runs.add(active)
         try:
             active.start(on_event)
@@ -124,4 +138,4 @@ class Local:
             active.stop(after_turn=after_turn)
 
     async def close(self) -> None:
-        """Nothing to release."""
+        self._settings = None

@@ -24,7 +24,7 @@ from nbagent.run import with_options
 from nbagent.session.models import resolve_settings
 from nbagent.session.request import RunRequest
 from nbagent.session.template import Rendered, Template
-from nbagent.settings.options import RunOptions
+from nbagent.settings.options import BatchOptions, RunOptions
 from nbagent.settings.sources import current_settings
 from nbagent.shown.foreign_frames import ForeignTable, LazyTable, foreign_table, is_foreign
 from nbagent.shown.images import of_class
@@ -49,13 +49,13 @@ _CACHE_KEY_OPTIONS = (
 )
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
-_MAX_COUNT = 10_000
 _MAX_CASES = 1_000_000
-_NAME_PATTERN = re.compile(rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$).{{1,200}}")
+_NAME_PATTERN = re.compile(
+    rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,200}}"
+)
 """Not `…/judge`: that is the batch of the judges' runs."""
 _EXPECTED = {
-    **dict.fromkeys(("repeat", "concurrency"), f"a whole number from 1 to {_MAX_COUNT:,}"),
-    **dict.fromkeys(("max_cost_usd", "max_failed"), "a number above 0"),
+    "max_cost_usd": "a number above 0",
     "stale": "'run' or 'keep'",
     "name": f"up to 200 characters in one line that do not end with {JUDGE_SUFFIX}",
 }
@@ -78,11 +78,13 @@ class MapOptions:
     names: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
+        for option, row in BatchOptions.rows().items():
+            value = row.checked(getattr(self, option))
+            object.__setattr__(self, option, row.default if value is None else value)
+        usd = RunOptions.row("max_cost_usd").checked(self.max_cost_usd)
+        object.__setattr__(self, "max_cost_usd", usd)
         fits = {
-            "repeat": _is_count(self.repeat),
-            "concurrency": _is_count(self.concurrency),
-            "max_cost_usd": self.max_cost_usd is None or _is_positive(self.max_cost_usd),
-            "max_failed": self.max_failed is None or _is_positive(self.max_failed),
+            "max_cost_usd": usd is None or usd > 0,
             "stale": self.stale in (None, "run", "keep"),
             "name": self.name is None or bool(_NAME_PATTERN.fullmatch(_text_or_empty(self.name))),
         }
@@ -90,15 +92,6 @@ class MapOptions:
             if not is_right:
                 value = reprlib.repr(getattr(self, option))
                 raise UsageError(f"{option}={value} is not valid; expected {_EXPECTED[option]}")
-
-
-def _is_count(value: Any) -> bool:
-    # Not isinstance: True is an int, too.
-    return type(value) is int and 1 <= value <= _MAX_COUNT
-
-
-def _is_positive(value: Any) -> bool:
-    return type(value) in (int, float) and 0 < value < float("inf")
 
 
 def _text_or_empty(value: Any) -> str:
@@ -191,7 +184,7 @@ def table_of(data: Any, key: str | None) -> Table:
     data = data.copy()
     key_column: Any = data.index if key is None else data.iloc[:, columns.index(str(key))]
     key_values: list[Any] = key_column.tolist()
-    if any(map(_is_missing, key_values)):
+    if any(map(is_missing, key_values)):
         raise UsageError(f"{_key_text_source(key)} has missing values; each row needs a plain key")
     keys = tuple(map(key_text, key_values))
     if doubles := [double for double, n in Counter(keys).items() if n > 1][:3]:
@@ -228,10 +221,10 @@ def _pandas_of(data: Any) -> DataFrame:
     )
 
 
-def _is_missing(key: Any) -> bool:
+def is_missing(key: Any) -> bool:
     try:
         return key is None or bool(key != key)
-    except (TypeError, ValueError):  # pandas.NA, an array
+    except (TypeError, ValueError, ArithmeticError):  # pandas.NA, an array, a signaling NaN
         return True
 
 

@@ -7,16 +7,34 @@ gives its cases as `CaseResult`s.
 from __future__ import annotations
 
 import os
+import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.case_results import MEASURES, CaseResult
+from nbagent.contracts.errors import UsageError
+from nbagent.contracts.nearest import nearest_or_all
 from nbagent.lab import agreement as agreements
 from nbagent.lab import batch_figures, statistics
+from nbagent.lab.baseline_files import load_batch, save_batch
 from nbagent.lab.case_pages import export_cases, page_options
-from nbagent.lab.frames import cells_of_results, frame_of_results
+from nbagent.lab.check_result import CheckResult
+from nbagent.lab.frames import (
+    cells_of_results,
+    direction_of,
+    frame_of_results,
+    score_names,
+    with_table_columns,
+)
+from nbagent.lab.gate import Requirements, check_results
+from nbagent.lab.joined_results import BATCH_AXIS, join_results, joined_labels
+from nbagent.lab.plan import key_text
+from nbagent.run import Run, open_run
 from nbagent.store.dataframes import frame_of
+from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,6 +55,22 @@ class BatchResults(ABC):
         """Labels of each axis."""
         labels = [result.labels for result in self.results()]
         return axes_of(labels)
+
+    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
+        """Return the run that answered a row, in the variant with these labels.
+
+        Raises:
+            UsageError: there is no such run (yet), or several.
+        """
+        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
+        if len(matches) != 1 or not matches[0].run_id:
+            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
+            raise UsageError(
+                f"there {problem} of row {key!r}, attempt {attempt}"
+                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
+                f"{', '.join(self.axes) or 'none'}"
+            )
+        return open_run(matches[0].run_id)
 
     def frame(self) -> DataFrame:
         """Return one row per case: the table's columns, the variant, the run, its answer and
@@ -62,52 +96,200 @@ class BatchResults(ABC):
         """
         return cells_of_results(self.results(), score, [*self.axes])
 
+    def only(self, **labels: str) -> CaseResults:
+        """Return the cases with these labels, such as `only(prompt="v2")`, as a batch.
+
+        Raises:
+            UsageError: there is no such axis or label.
+        """
+        axes = self.axes
+        for axis, label in labels.items():
+            if axis not in axes:
+                raise UsageError(f"there is no axis {axis!r}{nearest_or_all(axis, axes, 'it has')}")
+            if str(label) not in axes[axis]:
+                hint = nearest_or_all(str(label), axes[axis], "it has")
+                raise UsageError(f"{axis!r} has no label {label!r}{hint}")
+        chosen = {axis: str(label) for axis, label in labels.items()}
+        cases = tuple(
+            replace(
+                result,
+                labels={axis: label for axis, label in result.labels.items() if axis not in chosen},
+            )
+            for result in self.results()
+            if all(result.labels[axis] == label for axis, label in chosen.items())
+        )
+        return CaseResults(" · ".join([self.name, *chosen.values()]), cases)
+
     def compare(
         self,
-        score: str | None = None,
+        score_or_batch: str | BatchResults | None = None,
+        /,
         over: str | None = None,
         by: str | Sequence[str] | None = None,
         baseline: str | None = None,
         failed: statistics.Failed = "leave out",
+        *,
+        score: str | None = None,
+        pass_at: int | None = None,
+        pass_all: int | None = None,
     ) -> DataFrame:
         """Compare variants: the mean score of each with its interval, and paired differences.
 
-        A higher score is better. Intervals are bootstrapped over rows, and widened for few rows.
+        Attempts of a row are averaged. The direction is that of the scorer (`better="lower"`); of
+        the measures less is better. Labels are compared by the share of each.
+
+        `first.compare(second)` compares two batches: the column `batch` names them, and rows of
+        the same key and cells are pairs. A warning counts the rows that are none.
 
         Args:
-            score: the scorer; may be left out where there is one.
+            score_or_batch: the scorer; may be left out where there is one. Or a measure of answered
+                cases: `cost_usd`, `tokens`, `duration_ms`, `turns`. Or another batch.
+            score: the scorer or measure, beside another batch.
             over: the axis whose labels are compared; default: the first with several labels.
-            by: axes whose labels are kept apart; default: all others.
+            by: axes and columns of the table that are kept apart; default: all other axes.
             baseline: the label that the others are compared with; default: the first.
             failed: leave a case without an answer out, or count it as 0. If a scorer failed, the
                 score is missing in both cases.
+            pass_at: compare pass@k, the chance that at least one of so many attempts is right.
+            pass_all: compare pass^k, the chance that all of so many attempts are right.
 
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
-            baseline, `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`.
+            baseline, `adjusted` (p, by Holm for all comparisons of the table), `detectable` (the
+            smallest true difference that 4 of 5 such comparisons would show), `verdict`, `pairs`,
+            `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`, `note`.
 
         Raises:
-            UsageError: there is no such score, axis or label, or the scores are labels.
+            UsageError: there is no such score, axis, column or label, or an option does not fit.
         """
+        if isinstance(score_or_batch, BatchResults):
+            return self._joined(score_or_batch).compare(
+                score, over or BATCH_AXIS, by, baseline, failed, pass_at=pass_at, pass_all=pass_all
+            )
+        if score_or_batch is not None and score is not None:
+            raise UsageError(f"the score is given twice: {score_or_batch!r} and {score!r}")
+        score = score_or_batch or score
+        results, axes = self.results(), [*self.axes]
+        cells = cells_of_results(results, score, axes)
+        if by is not None and not {*([by] if isinstance(by, str) else by)} <= {*axes}:
+            cells = with_table_columns(cells, results)
         return statistics.compare(
-            self.cells(score),
-            [*self.axes],
+            cells,
+            axes,
             over=over,
             by=by,
             baseline=None if baseline is None else str(baseline),
             failed=failed,
+            better=direction_of(results, score),
+            is_measure=score in MEASURES and score not in score_names(results),
+            pass_at=pass_at,
+            pass_all=pass_all,
         )
 
     def diff(
         self,
-        a: str,
-        b: str,
+        a: str | BatchResults,
+        b: str | None = None,
         score: str | None = None,
         only: statistics.Flips = "changed",
         over: str | None = None,
     ) -> DataFrame:
-        """Return the rows whose score differs between two labels, with both answers and runs."""
-        return statistics.flips(self.cells(score), [*self.axes], a, b, only=only, over=over)
+        """Return the rows whose score differs between two labels, with both answers and runs.
+
+        `first.diff(second)` returns those that differ between two batches.
+        """
+        if isinstance(a, BatchResults):
+            labels = joined_labels(self.name, a.name)
+            return self._joined(a).diff(*labels, score=score, only=only, over=BATCH_AXIS)
+        if b is None:
+            raise UsageError(f"{a!r} is compared with nothing; give two labels, or another batch")
+        results, axes = self.results(), [*self.axes]
+        return statistics.flips(
+            cells_of_results(results, score, axes),
+            axes,
+            a,
+            b,
+            only=only,
+            over=over,
+            better=direction_of(results, score),
+        )
+
+    def _joined(self, other: BatchResults) -> CaseResults:
+        """Join it with another batch; warn of the rows that are no pairs."""
+        labels = joined_labels(self.name, other.name)
+        joined = join_results(self.results(), other.results(), labels)
+        if sentences := joined.sentences():
+            warnings.warn("; ".join(sentences), stacklevel=3)
+        return CaseResults(" and ".join(labels), joined.results)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write its cases and scores to a JSON file, as a baseline: data only, secrets hidden.
+
+        `nbagent.read_batch` reads it, `check(baseline=…)` compares with it. Texts are cut so that
+        the file has at most 16 MB; runs stay in the store.
+
+        Returns:
+            The file.
+        """
+        return save_batch(path, self.name, self.axes, self.results())
+
+    def check(
+        self,
+        min: Mapping[str, float] | None = None,
+        not_worse_than: str | os.PathLike[str] | BatchResults | None = None,
+        *,
+        max: Mapping[str, float] | None = None,
+        baseline: str | os.PathLike[str] | BatchResults | None = None,
+        max_worse: int | None = None,
+        max_failed: float = 0,
+        max_cost_usd: float | None = None,
+    ) -> CheckResult:
+        """Check the scores, for example in a test: `assert batch.check(min={"exact": 0.9})`.
+
+        Every variant must meet every requirement; `batch.only(prompt="v2").check(…)` checks one.
+        Every case must have its answer and its scores.
+
+        Args:
+            min: least mean of each score. The mean itself must reach it; its interval is shown. A
+                case without an answer counts as 0 in a score from 0 to 1.
+            not_worse_than: a baseline: the file of `save`, another batch, the name of one in the
+                store, or `"last"`, the newest other batch of the store with the same rows. A
+                score whose verdict is "worse" fails; the result says which drop the number of
+                rows could have shown at all.
+            max: greatest mean of each score.
+            baseline: another name of `not_worse_than`.
+            max_worse: greatest number of rows whose score is worse than in the baseline.
+            max_failed: greatest number of cases without an answer; a float below 1 is a share.
+            max_cost_usd: greatest cost of all cases, in USD. Answers from a recording count with
+                what they cost when they were new.
+
+        Raises:
+            UsageError: a score or the baseline is unknown, or they cannot be compared.
+        """
+        if not_worse_than is not None and baseline is not None:
+            raise UsageError("not_worse_than and baseline are two names of one option; give one")
+        source = baseline if not_worse_than is None else not_worse_than
+        required = Requirements(
+            minimum=min or {},
+            maximum=max or {},
+            max_worse=max_worse,
+            max_failed=max_failed,
+            max_cost_usd=max_cost_usd,
+        )
+        earlier = None if source is None else self._baseline(source).results()
+        return check_results(self.name, self.results(), required, earlier)
+
+    def _baseline(self, source: Any) -> BatchResults:
+        """Return the batch that `not_worse_than` names."""
+        if isinstance(source, BatchResults):
+            return source
+        if isinstance(source, Path) or str(source).endswith(".json"):
+            saved = load_batch(source)
+            return CaseResults(saved.name, saved.results, saved.axes)
+        raise UsageError(
+            f"not_worse_than={source!r} is no baseline; give the file that batch.save('x.json') "
+            "wrote, or a batch"
+        )
 
     def agreement(
         self,
@@ -172,6 +354,38 @@ class BatchResults(ABC):
 
     def __len__(self) -> int:
         return len(self.results())
+
+
+def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
+    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
+    return result.row_key == key_text(key) and result.attempt == attempt and labels
+
+
+class CaseResults(BatchResults):
+    """Batch that is made of cases at hand."""
+
+    def __init__(
+        self,
+        name: str,
+        results: Sequence[CaseResult],
+        axes: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Hold these cases; the labels of the axes are theirs unless `axes` names them."""
+        self.name = name
+        self._results = tuple(results)
+        self._axes = axes_of([case.labels for case in results]) if axes is None else axes
+
+    def results(self) -> tuple[CaseResult, ...]:
+        """Return all cases in their order."""
+        return self._results
+
+    @property
+    def axes(self) -> dict[str, list[str]]:
+        """Labels of each axis."""
+        return {axis: [*labels] for axis, labels in self._axes.items()}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}, {pluralize(len(self), 'case')}>"
 
 
 def axes_of(variants: Sequence[Any]) -> dict[str, list[str]]:

@@ -9,7 +9,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from nbagent.contracts.canonical import utc_now
@@ -18,7 +18,7 @@ from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord
 from nbagent.lab.budget import Budget
 from nbagent.lab.case_state import CaseCounts, CaseState, failures_of, summaries_of
-from nbagent.lab.local import Executor, NoMoreRuns, prepare_runs
+from nbagent.lab.local import Executor, NoMoreRuns, SentTogether
 from nbagent.lab.plan import MapOptions, request_of_case
 from nbagent.lab.scorers import Scorer
 from nbagent.lab.scoring import Scoring
@@ -104,7 +104,7 @@ class Runner:
         # A case with a judge costs more than its answer, so earlier answers are no estimate for it.
         if asks and not any(scorer.costs for scorer in scorers):
             self._budget.learn(known)
-        self._is_shown_soon = False
+        self._show_timer: asyncio.TimerHandle | None = None
         self._case_ended = asyncio.Event()
 
     async def run(self) -> None:
@@ -123,15 +123,17 @@ class Runner:
                 for index, entry in enumerate(self.entries)
                 if entry.is_unscored or (self._asks_models and entry.status not in ("ok", "ended"))
             )
-            await self._prepare(queue)
-            n = min(self._how.concurrency, len(queue))
-            tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
-            await _all_or_first_error(tasks, self.stop)
+            if isinstance(self._executor, SentTogether):
+                await self._work_on_arrivals(queue, self._executor)
+            else:
+                await self._work_on(queue)
         except NbagentError as error:
             self.state, self.why = "Stopped", error.message
             raise
         finally:
             self._ended_s = time.monotonic() - self._began
+            if self._show_timer is not None:
+                self._show_timer.cancel()
             # Also after a stop or at a limit: with nothing left, the batch is finished.
             if not (self._counts.n("missing", "unfinished") or self._counts.n_unscored):
                 self.state, self.why = "Finished", ""
@@ -142,14 +144,29 @@ class Runner:
                 with suppress(Exception):
                     await made.close()
 
-    async def _prepare(self, queue: Sequence[int]) -> None:
-        """Show the executor the requests of all cases to ask, if it wants to see them."""
-        to_ask = [entry for index in queue if (entry := self.entries[index]).status != "ok"]
-        try:
-            if to_ask and self.state == "Running":
-                await prepare_runs(self._executor, map(self._request_of, to_ask))
-        except NoMoreRuns as error:
-            self.end("Stopped", error.message)
+    async def _work_on(self, queue: deque[int]) -> None:
+        n = min(self._how.concurrency, len(queue))
+        tasks = [asyncio.ensure_future(self._worker(queue)) for _ in range(n)]
+        await _all_or_first_error(tasks, self.stop)
+
+    async def _work_on_arrivals(self, queue: deque[int], executor: SentTogether) -> None:
+        """Score the answered cases; send all others together, and make their runs as answers
+        arrive."""
+        answered = [index for index in queue if self.entries[index].status == "ok"]
+        await self._work_on(deque(answered))
+        requests = {
+            index: self._request_of(self.entries[index])
+            for index in queue
+            if self.entries[index].status != "ok"
+        }
+        if not requests or self.state != "Running":
+            return
+        with suppress(NoMoreRuns):
+            async with aclosing(executor.arrivals(requests, self._show_soon)) as arrivals:
+                async for indexes in arrivals:
+                    await self._work_on(deque(indexes))
+                    if self.state != "Running":
+                        return
 
     def stop(self) -> None:
         """Start no more cases, and stop the running ones. On the engine thread."""
@@ -162,6 +179,8 @@ class Runner:
         """Start no more cases; the running ones continue to their end. On the engine thread."""
         if self.state in ("Ready", "Running", "Paused"):
             self.state, self.why = state, why
+        if isinstance(self._executor, SentTogether):
+            self._executor.leave()
 
     # Cases
 
@@ -271,19 +290,19 @@ class Runner:
     # Progress
 
     def _show_soon(self) -> None:
-        if not self._is_shown_soon:
-            self._is_shown_soon = True
-            asyncio.get_running_loop().call_later(_SHOW_INTERVAL_S, self._show_now)
+        if self._show_timer is None and self._ended_s is None:
+            loop = asyncio.get_running_loop()
+            self._show_timer = loop.call_later(_SHOW_INTERVAL_S, self._show_now)
 
     def _show_now(self) -> None:
-        self._is_shown_soon = False
-        if self._ended_s is None:
-            self._show(self.progress())
+        self._show_timer = None
+        self._show(self.progress())
 
     def progress(self) -> BatchProgress:
         """Return the progress so far. Any thread."""
         elapsed_s = self._ended_s or time.monotonic() - self._began
         counts, entries, budget = self._counts, self.entries, self._budget
+        own_notes = self._executor.notes() if isinstance(self._executor, SentTogether) else ()
         left, n_failed = counts.n("missing", "unfinished"), counts.n("failed", "ended")
         done_now = counts.n("ok", "failed", "ended", asked_now=True)
         per_s = done_now / max(elapsed_s, 1e-3)
@@ -304,7 +323,7 @@ class Runner:
             left_s=left / per_s if is_running else None,
             started_at=self._started_at,
             failures=failures_of(entries, n_failed),
-            notes=(*self._batch_notes, *self._scoring.notes()),
+            notes=(*self._batch_notes, *own_notes, *self._scoring.notes()),
             models=self._models,
             variants=summaries_of(entries) if self._ended_s is not None else (),
         )

@@ -15,13 +15,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, cast, overload
+from typing import Any, NamedTuple, cast, get_args, overload
 
 from pydantic import BaseModel
 
 from nbagent.contracts.canonical import sha_of, utc_now
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
-from nbagent.contracts.records import Case, ScoreRecord
+from nbagent.contracts.records import Better, Case, ScoreRecord
 from nbagent.lab.local import Executor
 from nbagent.run import Run
 from nbagent.runtime import RunTask
@@ -103,9 +103,11 @@ class Scorer(ABC):
         Abstract: a new kind of scorer that does not say so cannot be made.
         """
 
-    def __init__(self, name: str, version: int, does: Any) -> None:
+    def __init__(self, name: str, version: int, does: Any, *, better: Better = "higher") -> None:
         self.name, self.version = checked_name(name), checked_version(version)
-        self.code = sha_of(does)[:8]
+        self.better: Better = checked_direction(better)
+        # The direction is stored with each score, so that another one scores again.
+        self.code = sha_of(does if better == "higher" else [does, better])[:8]
         """Hash of its code: a corrected scorer scores again."""
 
     def __repr__(self) -> str:
@@ -145,6 +147,7 @@ class Scorer(ABC):
                 error=value.error and cut_middle(clean(value.error), TEXT_CHARS),
                 at=now,
                 judge_run_id=value.judge_run_id or verdict.judge_run_id,
+                better=self.better,
             )
             for value in values
         ]
@@ -160,13 +163,15 @@ class Scorer(ABC):
 class FunctionScorer(Scorer):
     """Scorer made of a function; calling it calls the function."""
 
-    def __init__(self, function: ScoreFunction, *, name: str | None, version: int) -> None:
+    def __init__(
+        self, function: ScoreFunction, *, name: str | None, version: int, better: Better = "higher"
+    ) -> None:
         if not callable(function):
             raise UsageError(f"{safe_repr(function, 200)} is not a function of a row and its run")
         own: str = getattr(function, "__name__", "<lambda>")
         if name is None and own == "<lambda>":
             raise UsageError("a scorer without a name: write nbagent.scorer(name='…')(function)")
-        super().__init__(own if name is None else name, version, code_body(function))
+        super().__init__(own if name is None else name, version, code_body(function), better=better)
         try:
             inspect.signature(function).bind("row", "run")
         except ValueError:
@@ -221,10 +226,15 @@ class FunctionScorer(Scorer):
 def scorer(function: ScoreFunction, /) -> FunctionScorer: ...
 @overload
 def scorer(
-    *, name: str | None = None, version: int = 1
+    *, name: str | None = None, version: int = 1, better: Better = "higher"
 ) -> Callable[[ScoreFunction], FunctionScorer]: ...
 def scorer(
-    function: ScoreFunction | None = None, /, *, name: str | None = None, version: int = 1
+    function: ScoreFunction | None = None,
+    /,
+    *,
+    name: str | None = None,
+    version: int = 1,
+    better: Better = "higher",
 ) -> FunctionScorer | Callable[[ScoreFunction], FunctionScorer]:
     """Make a scorer of a function `(row, run)`, sync or async: `@nbagent.scorer`.
 
@@ -237,13 +247,14 @@ def scorer(
         function: the function, if no option is given.
         name: of the score; default: the function's name.
         version: raise it when the scorer changes: runs are then scored again.
+        better: `lower` for a score like a count of errors, so that comparisons say which is better.
 
     Raises:
         UsageError: it has no name, or does not take a row and a run.
     """
     if function is not None:
-        return FunctionScorer(function, name=name, version=version)
-    return functools.partial(FunctionScorer, name=name, version=version)
+        return FunctionScorer(function, name=name, version=version, better=better)
+    return functools.partial(FunctionScorer, name=name, version=version, better=better)
 
 
 def as_scorers(scorers_or_one: object) -> tuple[Scorer, ...]:
@@ -329,6 +340,12 @@ def checked_version(version: object) -> int:
     if type(version) is not int or version < 1:
         raise UsageError(f"version={safe_repr(version, 100)}: count the versions from 1")
     return version
+
+
+def checked_direction(better: object) -> Better:
+    if better not in get_args(Better):
+        raise UsageError(f"better={safe_repr(better, 100)} is unknown; it is 'higher' or 'lower'")
+    return cast("Better", better)
 
 
 def shown_row(row: Mapping[str, Any]) -> list[tuple[str, str]]:

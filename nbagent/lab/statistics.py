@@ -1,22 +1,41 @@
 """Statistics of a batch's scores: means with intervals, paired differences, changed rows.
 
-Pure functions over a frame of cases, as `Batch.cells` makes it: `row_key`, a column of labels for
-each axis, `attempt`, `run_id`, `state` (scored, failed, missing), `value`, `cost_usd`, `text`. Only
-this module of the package imports numpy.
+Pure functions over a frame of cases, as `BatchResults.cells` makes it: `row_key`, a column of
+labels for each axis, `attempt`, `run_id`, `state` (scored, failed, missing), `value`, `cost_usd`,
+`text`; further columns are those of the table. Intervals are in `intervals`, words in `verdicts`.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
-from statistics import NormalDist
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
-
-import numpy as np
-from numpy.typing import NDArray
 
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.records import Better
+from nbagent.lab.intervals import (
+    Difference,
+    Interval,
+    Values,
+    mean_difference,
+    mean_interval,
+    share_difference,
+    share_interval,
+    without_noise,
+)
+from nbagent.lab.repeats import Repeats, estimates, repeats_of
+from nbagent.lab.score_kinds import Scores, numeric, scores_of_cases
+from nbagent.lab.variant_axes import (
+    axis_with_labels,
+    checked_axis,
+    first_varied_axis,
+    grouping_columns,
+    labels_of,
+)
+from nbagent.lab.verdicts import FEWEST_PAIRS, holm, note_of, verdict_columns
 from nbagent.store.dataframes import empty_frame, frame_of
 
 if TYPE_CHECKING:
@@ -26,21 +45,55 @@ Failed = Literal["leave out", "zero"]
 """Value of a case without an answer: none, or 0."""
 Flips = Literal["changed", "better", "worse", "all"]
 _IS_FLIP = {"changed": operator.ne, "better": operator.gt, "worse": operator.lt}
-FEWEST_PAIRS = 6
-"""Fewer pairs get no verdict: 5 rows all change in one direction by chance in 1 of 16 comparisons
-(2 × ½⁵), more often than the 1 of 20 that a 95 % interval allows."""
+_SCALED = ("mean", "lo", "hi", "diff", "diff_lo", "diff_hi", "detectable")
 _DTYPES = {
     **dict.fromkeys(("mean", "lo", "hi", "diff", "diff_lo", "diff_hi"), "Float64"),
+    **dict.fromkeys(("adjusted", "detectable"), "Float64"),
     "verdict": "string",
     **dict.fromkeys(("pairs", "n", "missing", "failed"), "Int64"),
     **dict.fromkeys(("cost_usd", "cost_per_right"), "Float64"),
+    "note": "string",
 }
-_MAX_DRAWN = 1_000_000
-"""Values drawn at once: about 12 MB, for any number of samples."""
-_DECIMALS = 12
-"""Smaller differences are rounding errors of floats: 0.1 + 0.2 is no better than 0.3."""
+_OF_CASES = ("row_key", "attempt", "run_id", "state", "value", "cost_usd", "text")
+"""Columns that are neither an axis nor the table's."""
 _ONLY_AXIS = "variant"
 """Axis of a batch that varies nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Options:
+    """What is compared, checked."""
+
+    over: str
+    apart: list[str]
+    """Columns whose values are kept apart."""
+    within: list[str]
+    """All axes but the compared one."""
+    base: str
+    failed: Failed
+    repeats: Repeats | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One label of the compared axis within a group."""
+
+    labels: dict[str, Any]
+    is_base: bool
+    rows: Values | None
+    """The mean of each row."""
+    pairs: Values | None
+    """The difference to the baseline of each row that both have."""
+    n_attempts: float
+    counts: dict[str, Any]
+
+    @property
+    def n_pairs(self) -> int:
+        return 0 if self.pairs is None else len(self.pairs)
+
+    @property
+    def is_tested(self) -> bool:
+        return not self.is_base and self.n_pairs >= FEWEST_PAIRS
 
 
 def compare(
@@ -51,61 +104,62 @@ def compare(
     by: str | Sequence[str] | None = None,
     baseline: str | None = None,
     failed: Failed = "leave out",
-    seed: int = 0,
-    samples: int = 10_000,
+    better: Better = "higher",
+    is_measure: bool = False,
+    pass_at: int | None = None,
+    pass_all: int | None = None,
 ) -> DataFrame:
     """Compare the labels of one axis.
 
     The unit is the row: attempts, and axes that are neither `over` nor `by`, are averaged within
-    it. A higher score is better. A single row has no interval; rows that all have one value have an
-    interval without width.
+    it. Scores of True and False, or of 0 and 1, are shares; labels are compared by the share of
+    each. A single row, and equal rows of other scores, have no interval.
+
+    Verdict and interval agree. A difference is better or worse where `adjusted` is at most 0.05;
+    the interval of another one reaches 0, also if it would not without the other comparisons.
 
     Args:
         cells: the cases; see the module.
         axes: the names of the axes, in the order in which they are varied.
         over: the axis that is compared; the first one with several labels if not given.
-        by: the axes that are kept apart; all others if not given, none for `()`.
+        by: axes and columns of the table that are kept apart; all other axes if not given, none
+            for `()`.
         baseline: the label that the others are compared with; the first one if not given.
         failed: leave failed cases out of the means, or count them as 0.
-        seed: seed of the random numbers; the same cells and seed give the same frame.
-        samples: number of bootstrap samples.
+        better: direction of the score.
+        is_measure: the values are amounts, like tokens; 0 and 1 are then no shares.
+        pass_at: compare the chance that at least one of so many attempts is right (pass@k).
+        pass_all: compare the chance that all of so many attempts are right (pass^k).
 
     Returns:
         One row for each label of `over` within each combination of `by`: `mean` with its 95 %
-        bootstrap interval `lo`, `hi`; `diff` to the baseline with `diff_lo`, `diff_hi`, over the
-        `pairs` rows that both have; the `verdict`; `n` cases in the mean, `missing`, `failed`;
-        `cost_usd` of all cases, and `cost_per_right`, for scores from 0 to 1.
+        interval `lo`, `hi`; `diff` to the baseline with `diff_lo`, `diff_hi`, over the `pairs` rows
+        that both have; `adjusted`, the p of the difference, adjusted for all comparisons of the
+        table (Holm); `detectable`, the smallest true difference that 4 of 5 such comparisons would
+        show; the `verdict`; `n` cases in the mean, `missing`, `failed`; `cost_usd` of all cases,
+        and `cost_per_right`, for scores from 0 to 1; a `note` on the interval.
 
     Raises:
-        UsageError: there is no such axis or label, or the scores are labels.
+        UsageError: there is no such axis, column or label, or an option does not fit the scores.
     """
-    frame, names = _numbers(cells), list(axes)
+    frame, names = cast("Any", cells), list(axes)
     if not names:
         frame, names = frame.assign(**{_ONLY_AXIS: "the only one"}), [_ONLY_AXIS]
-    if failed not in get_args(Failed):
-        raise UsageError(f"failed={failed!r} is unknown; it is 'leave out' or 'zero'")
-    over = _axis(names, over) if over is not None else _first_varied_axis(frame, names)
-    apart = (
-        [name for name in names if name != over] if by is None else _grouping_axes(names, over, by)
+    _check_failed(failed, better)
+    over = checked_axis(names, over) if over is not None else first_varied_axis(frame, names)
+    of_table = [name for name in frame.columns if name not in (*_OF_CASES, *names)]
+    apart = grouping_columns(names, of_table, over, by)
+    scores = scores_of_cases(frame, better, is_measure=is_measure)
+    options = _Options(
+        over=over,
+        apart=[*apart, scores.label_column] if scores.label_column else apart,
+        within=[name for name in names if name != over],
+        base=_baseline(labels_of(frame, over), over, baseline),
+        failed=failed,
+        repeats=repeats_of(pass_at, pass_all),
     )
-    labels = _labels(frame, over)
-    if baseline is not None and baseline not in labels and labels:
-        hint = nearest_or_all(baseline, labels, "it has")
-        raise UsageError(f"{over!r} has no label {baseline!r}{hint}")
-    base = baseline if baseline is not None else next(iter(labels), "")
-    is_share = bool(frame["value"].dropna().between(0, 1).all())
-    rows: list[dict[str, Any]] = []
-    for group_labels, group in _groups(frame, apart):
-        values = _counted(group, failed)
-        means, pairs = _row_means(values, [name for name in names if name != over], over, base)
-        for label in _labels(group, over):
-            mine = group[group[over] == label]
-            row = _mean_columns(means.get(label), seed, samples)
-            row |= _difference_columns(pairs.get(label), label == base, seed, samples)
-            row |= _count_columns(mine, values[values[over] == label]["value"], is_share)
-            rows.append({**dict(zip(apart, group_labels, strict=True)), over: label, **row})
-    made: Any = frame_of(rows)
-    dtypes = {**dict.fromkeys((*apart, over), "string"), **_DTYPES}
+    dtypes = {**dict.fromkeys((*options.apart, over), "string"), **_DTYPES}
+    made: Any = frame_of(_rows([*_cells(scores, options)], scores))
     return made.reindex(columns=list(dtypes)).astype(dtypes)
 
 
@@ -117,6 +171,7 @@ def flips(
     *,
     only: Flips = "changed",
     over: str | None = None,
+    better: Better = "higher",
 ) -> DataFrame:
     """Return the cases whose score differs between two labels of one axis, side by side.
 
@@ -129,6 +184,7 @@ def flips(
         b: another label of the same axis.
         only: `changed`; only those where b is `better` or `worse`; or `all`.
         over: the axis; needed if several have both labels.
+        better: direction of the score.
 
     Returns:
         `row_key`, the other axes, `attempt`, then value, text and run of each label: `value_v1`,
@@ -141,8 +197,8 @@ def flips(
     if only not in get_args(Flips):
         raise UsageError(f"only={only!r} is unknown; it is one of {', '.join(get_args(Flips))}")
     if only in ("better", "worse"):
-        frame = _numbers(cells)
-    over = _axis_with_labels(frame, axes, a, b, over)
+        frame = numeric(frame)
+    over = axis_with_labels(frame, axes, a, b, over)
     same = ["row_key", *(name for name in axes if name != over), "attempt"]
     columns = {"value": "value", "text": "text", "run_id": "run"}
     scored = frame[(frame["state"] == "scored") & frame["value"].notna()]
@@ -155,7 +211,8 @@ def flips(
     both = sides[0].merge(sides[1], on=same)
     n_both = len(both)
     if only != "all":
-        is_flip = _IS_FLIP[only](both[f"value_{b}"], both[f"value_{a}"])
+        above, below = (b, a) if better == "higher" else (a, b)
+        is_flip = _IS_FLIP[only](both[f"value_{above}"], both[f"value_{below}"])
         both = both[is_flip.astype(bool)].reset_index(drop=True)
     rows = both[[*same, *(f"{short}_{label}" for short in columns.values() for label in (a, b))]]
     return rows if len(rows) else empty_frame(rows, _no_flips(a, b, only, n_both))
@@ -171,72 +228,60 @@ def _no_flips(a: str, b: str, only: Flips, n_both: int) -> str:
     return f"no row is {only} with {b!r} than with {a!r}, in {rows}"
 
 
-# Axes and labels
+# Options
 
 
-def _axis(axes: Sequence[str], name: str) -> str:
-    if name not in axes:
-        hint = nearest_or_all(name, axes, "the axes are") or "; nothing is varied"
-        raise UsageError(f"there is no axis {name!r}{hint}")
-    return name
-
-
-def _first_varied_axis(frame: Any, axes: Sequence[str]) -> str:
-    return next((axis for axis in axes if len(_labels(frame, axis)) > 1), axes[0])
-
-
-def _grouping_axes(axes: Sequence[str], over: str, by: str | Sequence[str]) -> list[str]:
-    names = [_axis(axes, name) for name in ([by] if isinstance(by, str) else by)]
-    if over in names:
+def _check_failed(failed: Failed, better: Better) -> None:
+    if failed not in get_args(Failed):
+        raise UsageError(f"failed={failed!r} is unknown; it is 'leave out' or 'zero'")
+    if failed == "zero" and better == "lower":
         raise UsageError(
-            f"{over!r} cannot be in both over= and by=; choose another axis for one of them"
+            "failed='zero' would count a failed case as the best, because lower is better here; "
+            "leave it out, and read the column failed"
         )
-    return list(dict.fromkeys(names))
 
 
-def _axis_with_labels(frame: Any, axes: Sequence[str], a: str, b: str, over: str | None) -> str:
-    """Return the axis that has both labels; raise UsageError if none or several have."""
-    if a == b:
-        raise UsageError(f"{a!r} is compared with itself; give two labels of one axis")
-    among = [_axis(axes, over)] if over is not None else axes
-    labels = {name: _labels(frame, name) for name in among}
-    matches = [name for name, there in labels.items() if {a, b} <= set(there)]
-    if len(matches) == 1:
-        return matches[0]
-    if matches:
-        raise UsageError(
-            f"{a!r} and {b!r} are labels of {', '.join(matches)}; choose one with over="
-        )
-    there = "; ".join(f"{name}: {', '.join(axis_labels)}" for name, axis_labels in labels.items())
-    raise UsageError(f"no axis has both {a!r} and {b!r}; the labels are {there or 'none'}")
-
-
-def _labels(frame: Any, axis: str) -> list[str]:
-    """Return the labels of an axis, in the order of the cases."""
-    return list(dict.fromkeys(frame[axis].tolist()))
-
-
-def _groups(frame: Any, names: list[str]) -> list[tuple[tuple[str, ...], Any]]:
-    """Return the cases of each combination of labels."""
-    if not names:
-        return [((), frame)] if len(frame) else []
-    return list(frame.groupby(names, sort=False, observed=True))
+def _baseline(labels: list[str], over: str, baseline: str | None) -> str:
+    if baseline is not None and baseline not in labels and labels:
+        hint = nearest_or_all(baseline, labels, "it has")
+        raise UsageError(f"{over!r} has no label {baseline!r}{hint}")
+    return baseline if baseline is not None else next(iter(labels), "")
 
 
 # Cases → one value for each row
 
 
-def _numbers(cells: DataFrame) -> Any:
-    """Return the cases with numeric values, of scored cases only."""
-    frame = cast("Any", cells)
-    texts = [value for value in frame["value"].dropna().tolist() if isinstance(value, str)]
-    if texts:
-        raise UsageError(
-            f"the scores are labels, like {texts[0]!r}, and have no mean; let the scorer return a "
-            "number or a bool"
-        )
-    values = frame["value"].astype("Float64")  # a person may have scored a failed run
-    return frame.assign(value=values.where(frame["state"] == "scored"))
+def _cells(scores: Scores, options: _Options) -> Iterator[_Cell]:
+    """Yield each label within each group, in the order of the cases."""
+    over, repeats = options.over, options.repeats
+    for group_labels, group in _groups(scores.frame, options.apart):
+        counted = _counted(group, options.failed)
+        cases = counted.assign(n_attempts=1)
+        if repeats is not None:
+            cases = estimates(counted, [*options.within, over], repeats)
+        rows, pairs = _row_means(cases, options)
+        for label in labels_of(group, over):
+            attempts = cases[cases[over] == label]["n_attempts"]
+            values = counted[counted[over] == label]["value"]
+            yield _Cell(
+                labels={**dict(zip(options.apart, group_labels, strict=True)), over: label},
+                is_base=label == options.base,
+                rows=rows.get(label),
+                pairs=None if label not in pairs else without_noise(pairs[label], scores.largest),
+                n_attempts=float(attempts.sum()) / (repeats.k if repeats else 1),
+                counts=_count_columns(
+                    group[group[over] == label], values, int(attempts.sum()), scores.has_rights
+                ),
+            )
+
+
+def _groups(frame: Any, names: list[str]) -> list[tuple[tuple[Any, ...], Any]]:
+    """Return the cases of each combination of values."""
+    if not names:
+        return [((), frame)] if len(frame) else []
+    # Cells of a table may be anything: they are compared by their text.
+    keys = [frame[name].astype("string") for name in names]
+    return list(frame.groupby(keys, sort=False, observed=True, dropna=False))
 
 
 def _counted(frame: Any, failed: Failed) -> Any:
@@ -246,61 +291,37 @@ def _counted(frame: Any, failed: Failed) -> Any:
     return frame[frame["value"].notna()]
 
 
-def _row_means(
-    counted: Any, others: list[str], over: str, base: str
-) -> tuple[dict[str, NDArray[np.float64]], dict[str, NDArray[np.float64]]]:
+def _row_means(cases: Any, options: _Options) -> tuple[dict[str, Values], dict[str, Values]]:
     """Return by label the values of the rows, and their differences to the baseline.
 
     Attempts are averaged first. A difference is taken within the same labels of the other axes, so
     that a row that is missing for some of them is compared with its equals.
     """
-    keys = ["row_key", *others]
-    cases = counted.groupby([*keys, over], observed=True)["value"].mean().unstack(over)
-    pairs = cases.sub(cases[base], axis=0) if base in cases else cases.iloc[:, :0]
-    return _column_means(cases), _column_means(pairs)
+    keys, base = ["row_key", *options.within], options.base
+    means = (
+        cases.groupby([*keys, options.over], observed=True)["value"].mean().unstack(options.over)
+    )
+    pairs = means.sub(means[base], axis=0) if base in means else means.iloc[:, :0]
+    return _column_means(means), _column_means(pairs)
 
 
-def _column_means(table: Any) -> dict[str, NDArray[np.float64]]:
+def _column_means(table: Any) -> dict[str, Values]:
     """Return by column the means of the rows that have any value."""
     rows = table.groupby("row_key").mean()
-    return {name: rows[name].dropna().to_numpy(dtype=np.float64) for name in rows.columns}
+    columns = {name: rows[name].dropna() for name in rows.columns}
+    return {name: rows.to_numpy(dtype=float) for name, rows in columns.items() if len(rows)}
 
 
-# Values → columns of the comparison
-
-
-def _mean_columns(values: NDArray[np.float64] | None, seed: int, samples: int) -> dict[str, Any]:
-    if values is None:
-        return {}
-    lo, hi = _interval(values, seed, samples)
-    return {"mean": float(values.mean()), "lo": lo, "hi": hi}
-
-
-def _difference_columns(
-    values: NDArray[np.float64] | None, is_base: bool, seed: int, samples: int
-) -> dict[str, Any]:
-    if is_base:
-        return {"verdict": "baseline", "pairs": 0 if values is None else len(values)}
-    if values is None or not len(values):
-        return {"verdict": "too few pairs", "pairs": 0}
-    lo, hi = _interval(values, seed, samples)
-    result = {"diff": float(values.mean()), "diff_lo": lo, "diff_hi": hi, "pairs": len(values)}
-    if lo is None or hi is None or len(values) < FEWEST_PAIRS:
-        return {**result, "verdict": "too few pairs"}
-    verdict = "better" if lo > 0 else "worse" if hi < 0 else "no difference"
-    return {**result, "verdict": verdict}
-
-
-def _count_columns(cases: Any, values: Any, is_share: bool) -> dict[str, Any]:
+def _count_columns(cases: Any, values: Any, n: int, has_rights: bool) -> dict[str, Any]:
     """Count the cases of each state, and add up their cost.
 
     A failed run without a price counts as free: it has no answer to pay for.
     """
     unknown = cases["run_id"].notna() & (cases["state"] != "failed") & cases["cost_usd"].isna()
     cost = None if bool(unknown.any()) else float(cases["cost_usd"].sum())
-    right = float(values.sum()) if is_share else 0.0
+    right = float(values.sum()) if has_rights else 0.0
     return {
-        "n": len(values),
+        "n": n,
         "missing": int((cases["state"] == "missing").sum()),
         "failed": int((cases["state"] == "failed").sum()),
         "cost_usd": cost,
@@ -308,40 +329,55 @@ def _count_columns(cases: Any, values: Any, is_share: bool) -> dict[str, Any]:
     }
 
 
-def _interval(
-    values: NDArray[np.float64], seed: int, samples: int
-) -> tuple[float | None, float | None]:
-    """Return the 95 % percentile bootstrap interval of the mean; none for fewer than 2 values.
-
-    The same values and seed give the same interval, whatever else is compared.
-    """
-    n = len(values)
-    if n < 2:
-        return None, None
-    random, means = np.random.default_rng(seed), np.empty(samples)
-    step = max(1, _MAX_DRAWN // n)
-    for start in range(0, samples, step):
-        size = (min(step, samples - start), n)
-        # uint32: half the memory of the default.
-        drawn = random.integers(0, n, size, dtype=np.uint32)
-        means[start : start + step] = values[drawn].mean(axis=1)
-    tail = _tail(n)
-    # numpy's overloads of quantile are partly unknown to a type checker.
-    quantile: Any = cast("Any", np).quantile
-    lo, hi = quantile(means, [tail, 1 - tail]).round(_DECIMALS).tolist()
-    return lo, hi
+# Values → columns of the comparison
 
 
-def _tail(n: int) -> float:
-    """Return the share of means that is cut off at each end: 0.025, less for few values.
+def _rows(table: Sequence[_Cell], scores: Scores) -> list[dict[str, Any]]:
+    """Return the rows of a comparison."""
+    n_tests = sum(cell.is_tested for cell in table)
+    differences = [_difference(cell, scores, max(1, n_tests)) for cell in table]
+    adjusted = holm(
+        [
+            difference.p if difference is not None and cell.is_tested else None
+            for cell, difference in zip(table, differences, strict=True)
+        ]
+    )
+    rows: list[dict[str, Any]] = []
+    for cell, difference, p in zip(table, differences, adjusted, strict=True):
+        row = {**cell.labels, **_mean_columns(cell, scores), **cell.counts}
+        if cell.is_base:
+            row |= {"verdict": "baseline", "pairs": cell.n_pairs}
+        else:
+            row |= verdict_columns(difference, cell.n_pairs, p, scores.names)
+        rows.append(row | {name: _times(row.get(name), scores.scale) for name in _SCALED})
+    return rows
 
-    Means of n drawn values spread less than means of n new ones; cut at 0.025, the interval of 6
-    values holds the true mean in 87 % of all cases only. At this share it is as wide as Student's
-    interval where the values are normal (Hesterberg 2015, "What teachers should know about the
-    bootstrap", 3.3, "expanded percentile").
-    """
-    z, df = NormalDist().inv_cdf(0.975), n - 1
-    # Student's t by its expansion around z (Abramowitz & Stegun 26.7.5).
-    t = z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
-    t += (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * df**3)
-    return NormalDist().cdf(-t * (n / df) ** 0.5)
+
+def _difference(cell: _Cell, scores: Scores, n_tests: int) -> Difference | None:
+    if cell.is_base or cell.pairs is None or cell.rows is None:
+        return None
+    if not scores.is_share:
+        return mean_difference(cell.pairs, n_tests)
+    n_attempts = cell.n_attempts * cell.n_pairs / len(cell.rows)
+    return share_difference(cell.pairs, n_attempts, n_tests)
+
+
+def _mean_columns(cell: _Cell, scores: Scores) -> dict[str, Any]:
+    if cell.rows is None:
+        return {}
+    is_share, rows = scores.is_share, cell.rows
+    interval = share_interval(rows, cell.n_attempts) if is_share else mean_interval(rows)
+    note = note_of(
+        len(rows),
+        is_share=is_share,
+        has_interval=interval != Interval(),
+        only_value=scores.only_value,
+    )
+    ends = {"lo": interval.lo, "hi": interval.hi}
+    return {"mean": float(rows.mean()), **ends, "note": note or None}
+
+
+def _times(value: float | None, scale: float) -> float | None:
+    """Return a scaled value, at most the largest float: a difference may be beyond it."""
+    most = sys.float_info.max
+    return None if value is None else max(-most, min(most, value * scale))

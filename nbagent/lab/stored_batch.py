@@ -23,15 +23,18 @@ from nbagent.lab.case_state import (
     summaries_of,
 )
 from nbagent.lab.frames import read_results
-from nbagent.lab.plan import PlannedCase, Row, Variant, key_text
+from nbagent.lab.plan import PlannedCase, Row, Variant
 from nbagent.lab.results import BatchResults, axes_of
-from nbagent.run import Run, open_run, public_names
+from nbagent.run import public_names
 from nbagent.session.frontend import frontend
 from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
+from nbagent.settings.sources import current_settings, project_file_error
 from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
 from nbagent.store.columns import CORRUPT_ROW
+from nbagent.store.provider_batches import waiting_notes
+from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
 from nbagent.view.text_format import pluralize
@@ -63,21 +66,26 @@ class BatchInStore(BatchResults):
     def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
 
-    def open_run(self, key: Any, *, attempt: int = 1, **variant: str) -> Run:
-        """Return the run that answered a row, in the variant with these labels.
+    def _baseline(self, source: Any) -> BatchResults:
+        if not isinstance(source, str) or source.endswith(".json"):
+            return super()._baseline(source)
+        if source != "last":
+            return _open_batch(self._store, source)
+        keys = {result.row_key for result in self.results()}
+        for name in batch_names(self._store):
+            opened = _open_batch(self._store, name)
+            if name != self.name and keys & {result.row_key for result in opened.results()}:
+                return opened
+        raise UsageError(
+            "not_worse_than='last': the store has no other batch with these rows; give the file "
+            "that batch.save('baseline.json') wrote"
+        )
 
-        Raises:
-            UsageError: there is no such run (yet), or several.
-        """
-        matches = [result for result in self.results() if _is_case(result, key, attempt, variant)]
-        if len(matches) != 1 or not matches[0].run_id:
-            problem = "is no run" if len(matches) < 2 else "are runs of several variants"
-            raise UsageError(
-                f"there {problem} of row {key!r}, attempt {attempt}"
-                f"{''.join(f', {axis}={label}' for axis, label in variant.items())}; the axes are "
-                f"{', '.join(self.axes) or 'none'}"
-            )
-        return open_run(matches[0].run_id)
+    def notebook_record(self) -> dict[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        # A broken file of the project stops no picture.
+        settings = current_settings(without_project=bool(project_file_error()))
+        return to_notebook_batch(self.name, self.axes, self.results(), settings.records)
 
     def review(
         self,
@@ -156,11 +164,6 @@ class BatchInStore(BatchResults):
         return add_labels(self, path, by)
 
 
-def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:
-    labels = all(result.labels.get(axis) == str(label) for axis, label in variant.items())
-    return result.row_key == key_text(key) and result.attempt == attempt and labels
-
-
 class StoredBatch(BatchInStore):
     """Batch opened by its name: its results, as they are in the store now.
 
@@ -228,6 +231,9 @@ class StoredBatch(BatchInStore):
         arguments: dict[str, Any] = {**how, "name": self.name, "start": False, **options}
         return agent.map(data, **arguments)
 
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Do nothing: this process does not run it."""
+
     def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
         raise UsageError(
@@ -248,7 +254,9 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"case_source", "continued"})
+        return public_names(
+            super().__dir__(), {"case_source", "continued", "notebook_record", "stop"}
+        )
 
     def __repr__(self) -> str:
         progress = self.progress
@@ -259,7 +267,7 @@ class StoredBatch(BatchInStore):
         return batch_text(self.progress)
 
     def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress, self.case_source):
+        if not frontend().show_batch(self.progress, self):
             print(self)
 
 
@@ -289,9 +297,22 @@ def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> Ba
         left_s=None,
         started_at=start,
         failures=failures_of(entries),
+        notes=waiting_notes(store, name) if is_open else (),
         models=tuple(dict.fromkeys(item.run.model for item in runs)),
         variants=summaries_of(entries),
     )
+
+
+def _open_batch(store: Store, name: str) -> StoredBatch:
+    """Open a batch of a store; the error suggests the nearest name."""
+    doc = batch_doc(store, name)
+    if doc is None and name.endswith(".json"):
+        raise UsageError(f"there is no batch {name!r}; nbagent.read_batch({name!r}) reads a file")
+    if doc is None:
+        known = batch_names(store)
+        hint = nearest_or_all(name, known, "the batches are") or "; the store has none"
+        raise UsageError(f"there is no batch {name!r}{hint}")
+    return StoredBatch(store, name, doc)
 
 
 def batch(
@@ -312,13 +333,8 @@ def batch(
     Raises:
         UsageError: the store has no such batch; the nearest name is suggested.
     """
-    store, text = store_to_read(), str(name)
-    doc = batch_doc(store, text)
-    if doc is None:
-        known = batch_names(store)
-        hint = nearest_or_all(text, known, "the batches are") or "; the store has none"
-        raise UsageError(f"there is no batch {text!r}{hint}")
-    opened = StoredBatch(store, text, doc)
+    text = str(name)
+    opened = _open_batch(store_to_read(), text)
     if data is None and agent is None:
         return opened
     if data is None or agent is None:

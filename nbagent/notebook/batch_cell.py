@@ -12,7 +12,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_hint
 from nbagent.notebook.line import BATCH_OPTIONS, Line
 from nbagent.notebook.prompt_names import own_names
-from nbagent.settings.options import RunOptions
+from nbagent.settings.options import BatchOptions, RunOptions
 
 if TYPE_CHECKING:
     from nbagent.lab.batch import Batch
@@ -61,15 +61,16 @@ def create_batch(options: Line, run_options: RunOptions, template: str, shell: A
         _variable(names, options.over or "", "--over"),
         template,
         key=options.row_key,
+        executor=options.executor,
         vary=_axes(options.vary or (), names),
-        repeat=options.repeat or 1,
         name=run_options.name,
-        concurrency=options.concurrency or 16,
         max_cost_usd=run_options.max_cost_usd,
-        max_failed=options.max_failed,
         score=[_variable(names, name, "--score") for name in options.score or ()],
         start=False,
         names={**names, **own_names(shell, template)},
+        **{
+            name: options.explicit[name] for name in BatchOptions.rows() if name in options.explicit
+        },
     )
 
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 import contextvars
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from IPython.display import display
 
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.notebook.case_page import CasePage
+from nbagent.notebook.case_page import cases_opener
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message
@@ -54,6 +55,7 @@ class LiveBatch(Shown):
     """Shows a running batch in a front end and handles clicks on Stop and Pause."""
 
     only_while_waited = False
+    saves_record = True
 
     def __init__(self, progress: BatchProgress, controls: BatchControls) -> None:
         """Show it in the cell that runs now; the batch starts at once."""
@@ -61,7 +63,7 @@ class LiveBatch(Shown):
         self._progress, self._controls = replace(progress, state="Running"), controls
         self._stopping, self._is_over = "", False
         self._list = ListOutput()
-        self._list.show_cases = lambda below: CasePage(controls.case_source(), below)
+        self._list.show_cases = cases_opener(progress.name, controls)
         self.view = LiveOutput(self._list, self)
         self._save()
         self._list.show_empty_below()
@@ -81,7 +83,8 @@ class LiveBatch(Shown):
         """Show the end of the batch as a saved picture. On the engine's loop."""
         self._progress, self._stopping, self._is_over = progress, "", True
         self.updates.end()
-        self.view.end(lambda: self._list.show(BatchSnapshot(progress)))
+        record = batch_metadata(self._controls)
+        self.view.end(lambda: self._list.show(BatchSnapshot(progress), record))
 
     def parts(self) -> dict[str, Node]:
         """Draw the head, the failures, the variants and the end."""
@@ -116,7 +119,7 @@ class LiveBatch(Shown):
             "Trust this notebook to watch it"
         )
         saved = page(batch_node(replace(self._progress, why=note)))
-        self.view.show(saved, batch_line(self._progress))
+        self.view.show(saved, batch_line(self._progress), batch_metadata(self._controls))
 
 
 class FinalBatch:
@@ -126,9 +129,11 @@ class FinalBatch:
     """
 
     only_while_waited = False
+    saves_record = True
 
-    def __init__(self) -> None:
+    def __init__(self, controls: BatchControls) -> None:
         """Show nothing yet, in the cell that runs now."""
+        self._controls = controls
         self._context = contextvars.copy_context()
 
     def update(self, progress: BatchProgress) -> None:
@@ -137,4 +142,10 @@ class FinalBatch:
     def close(self, progress: BatchProgress) -> None:
         """Show the end."""
         made = {"text/html": page(batch_node(progress)), "text/plain": batch_text(progress)}
-        self._context.copy().run(display, made, raw=True)
+        metadata = batch_metadata(self._controls)
+        self._context.copy().run(display, made, raw=True, metadata=metadata)
+
+
+def batch_metadata(controls: BatchControls) -> dict[str, Any]:
+    """Return the output's metadata, so that a saved notebook holds the batch."""
+    return {"nbagent": dict(controls.notebook_record())}

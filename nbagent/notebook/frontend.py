@@ -21,9 +21,9 @@ from nbagent.contracts.ports import RunControls, Sink
 from nbagent.contracts.records import RunRecord
 from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
-from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch
+from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch, batch_metadata
 from nbagent.notebook.capture import capture
-from nbagent.notebook.case_page import CasePage, show_cases
+from nbagent.notebook.case_page import cases_opener, show_cases
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -158,23 +158,24 @@ class NotebookFrontend(Frontend):
         if not kernel.in_kernel():
             return super().open_batch(progress, controls)
         if not kernel.page_may_come():
-            return FinalBatch()
+            return FinalBatch(controls)
         try:
             button_actions.enable_buttons()
             return LiveBatch(progress, controls)
         except Exception:
             logging.getLogger("nbagent").debug("no live view", exc_info=True)
-            return FinalBatch()
+            return FinalBatch(controls)
 
-    def show_batch(
-        self, progress: BatchProgress, cases: Callable[[], CaseSource] | None = None
-    ) -> bool:
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
         """Show a batch that is the last expression of a cell, unless this cell has shown it."""
         if kernel.in_kernel() and was_shown_here(_batch_key(progress)):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        return _show_list(BatchSnapshot(progress), cases=cases)
+        if not kernel.in_kernel():
+            return False
+        opener = cases_opener(progress.name, controls)
+        return self._show_list(BatchSnapshot(progress), None, batch_metadata(controls), opener)
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -182,7 +183,7 @@ class NotebookFrontend(Frontend):
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
-        return _show_list(runs, search)
+        return self._show_list(runs, search, {})
 
     def show_cases(self, source: CaseSource) -> bool:
         """Show the page over all cases; a plain table where no page shows it."""
@@ -190,6 +191,25 @@ class NotebookFrontend(Frontend):
             return False
         button_actions.enable_buttons()
         show_cases(source)
+        return True
+
+    def _show_list(
+        self,
+        runs: RunList,
+        search: Callable[[str], RunList] | None,
+        metadata: Mapping[str, Any],
+        show_cases: Callable[[Output], object] | None = None,
+    ) -> bool:
+        if not kernel.in_kernel():
+            return False
+        if kernel.is_headless():
+            made = {"text/html": page(runs.node()), "text/plain": str(runs)}
+            display(made, raw=True, metadata=dict(metadata))
+        else:
+            button_actions.enable_buttons()
+            output = ListOutput(search)
+            output.show_cases = show_cases
+            output.show(runs, metadata)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
@@ -201,24 +221,6 @@ class NotebookFrontend(Frontend):
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
-
-
-def _show_list(
-    runs: RunList,
-    search: Callable[[str], RunList] | None = None,
-    cases: Callable[[], CaseSource] | None = None,
-) -> bool:
-    """Show a list in an output of the cell; `cases` returns those of a batch."""
-    if not kernel.in_kernel():
-        return False
-    if kernel.is_headless():
-        display({"text/html": page(runs.node()), "text/plain": str(runs)}, raw=True)
-    else:
-        button_actions.enable_buttons()
-        output = ListOutput(search)
-        output.show_cases = (lambda below: CasePage(cases(), below)) if cases else None
-        output.show(runs)
-    return True
 
 
 class RawSink(NoticePrinter):

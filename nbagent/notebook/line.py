@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,22 +17,12 @@ from nbagent.contracts.nearest import nearest_hint, nearest_or_all
 from nbagent.contracts.policy import ToolPolicy
 from nbagent.export.formats import FORMATS
 from nbagent.settings import types
-from nbagent.settings.options import Option, RunOptions, Settings, Switch, reject_key
+from nbagent.settings.options import BatchOptions, Option, RunOptions, Settings, Switch, reject_key
 
 
 def _each(check: Callable[[Any], str]) -> Callable[[Any], tuple[str, ...]]:
     """Return the check of a repeatable option."""
     return lambda given: tuple(map(check, given))
-
-
-def _max_failed(value: Any) -> int | float:
-    with suppress(ValueError):
-        number = float(value)
-        if 0 < number < 1:
-            return number
-        if number >= 0 and number == int(value):
-            return int(value)
-    raise ValueError("a number of cases, or a share of them such as 0.2")
 
 
 class Line(RunOptions):
@@ -63,6 +52,11 @@ class Line(RunOptions):
         "run the prompt for each row of a DataFrame; {{ column }} is its value",
         types.variable_name,
     )
+    executor = Option[str | None](
+        "--executor provider-batch",
+        "with --over: send all rows to the provider's batch API: half the price, within a day",
+        choices=("provider-batch",),
+    )
     vary = Option[tuple[str, ...]](
         "--vary AXIS=A,B",
         "with --over: run each row with each value: model=a,b or system=V1,V2",
@@ -70,9 +64,7 @@ class Line(RunOptions):
         (),
         repeatable=True,
     )
-    repeat = Option[int | None](
-        "--repeat N", "with --over: runs per case", types.number(1, 1_000, whole=True)
-    )
+    repeat = BatchOptions.repeat
     row_key = Option[str | None](
         "--row-key COLUMN",
         "with --over: column of unique row ids (default: the index)",
@@ -85,16 +77,8 @@ class Line(RunOptions):
         (),
         repeatable=True,
     )
-    concurrency = Option[int | None](
-        "--concurrency N",
-        "with --over: maximum number of parallel runs (default: 16)",
-        types.number(1, 1_000, whole=True),
-    )
-    max_failed = Option[float | None](
-        "--max-failed N | SHARE",
-        "with --over: stop after N failed cases, or a share such as 0.2",
-        _max_failed,
-    )
+    concurrency = BatchOptions.concurrency
+    max_failed = BatchOptions.max_failed
     dry_run = Switch("--dry-run", "show the request without sending it")
     help = Switch("-h, --help", "show this help")
     with_history = Switch("--with-history", "with a DOCUMENT.md: continue its conversation too")
@@ -112,7 +96,7 @@ class Line(RunOptions):
         return RunOptions(**values)
 
 
-BATCH_OPTIONS = ("vary", "repeat", "row_key", "score", "concurrency", "max_failed")
+BATCH_OPTIONS = ("vary", "repeat", "row_key", "score", "concurrency", "max_failed", "executor")
 """Options that need `--over`."""
 OPTIONS: tuple[Option[Any], ...] = tuple(row for row in Line.rows().values() if row.usage)
 """All options of lines."""

@@ -208,9 +208,10 @@ class ListOutput(Output):
         """Shows the page over all cases of a batch in an output."""
         self._below: Output | None = None
 
-    def show(self, runs: RunList) -> None:
-        """Show the saved form of the list."""
-        self._display({"text/html": page(runs.node(self.id)), "text/plain": str(runs)})
+    def show(self, runs: RunList, metadata: Mapping[str, Any] | None = None) -> None:
+        """Show the saved form of the list, with metadata for the output."""
+        made = {"text/html": page(runs.node(self.id)), "text/plain": str(runs)}
+        self._display(made, metadata)
         self.show_empty_below()
 
     def show_empty_below(self) -> None:

@@ -7,11 +7,13 @@ the bytes, `answer` builds the response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import chain
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from nbagent.contracts.chat_doors import ChatDoors
 from nbagent.contracts.deltas import Delta
@@ -153,6 +155,58 @@ class WireClient(ChatDoors):
         return WireRequest(
             f"{self._http.address.display_url}{path}", attempt.body, attempt.dropped_params
         )
+
+    def endpoint(self, request: ChatRequest) -> tuple[str, Mapping[str, str]]:
+        """Return the path of a request below the base URL, and the headers of its wire."""
+        learnt = ModelWorkarounds.for_model(self._base_url, request.model)
+        wire = self._select_wire(request, learnt.names)
+        return wire.path(request, stream=False), wire.headers(learnt.names)
+
+    def http_at(self, version: tuple[str, str] = ("", "")) -> HttpClient:
+        """Return the connection to the server, for requests that are no question to a model.
+
+        Args:
+            version: end of the base URL's path, and the text that replaces it.
+        """
+        old, new = version
+        parts = urlsplit(self._base_url)
+        if not old or not parts.path.endswith(old):
+            return self._http
+        path = parts.path.removesuffix(old) + new
+        return self._http.at(urlunsplit(parts._replace(path=path)))
+
+    async def read_answer(
+        self,
+        request: ChatRequest,
+        body: bytes,
+        *,
+        fault: ModelError | None = None,
+        request_id: str | None = None,
+    ) -> AsyncGenerator[Delta]:
+        """Yield the answer to a request that came by another way, such as a file of results.
+
+        Args:
+            body: the whole answer, as the server would send it without a stream.
+            fault: the error that came in place of an answer. A workaround is learnt from it.
+        """
+        state = _RequestState(request, False, asyncio.get_running_loop().time())
+        state.request_id = request_id
+        attempt = self._prepare(state)
+        pipe = attempt.pipe
+        if fault is not None and fault.kind == "content_filter":
+            pipe.finish("content_filter")
+        elif fault is not None:
+            notice = self._workaround_notice(state, fault, attempt)
+            explain_refusal(fault, request)
+            if notice is not None:
+                fault.message += f" {notice.text} The next batch does so."
+            raise fault
+        else:
+            reader = AnswerReader(attempt.parser, pipe, attempt.wire.framing())
+            for delta in chain(reader.feed(body), reader.end()):
+                yield delta
+        for delta in pipe.end(state.meta(attempt.dropped_params)):
+            yield delta
 
     def has_schema_mode(self, request: ChatRequest) -> bool:
         """True if the server itself forces an answer into a schema."""

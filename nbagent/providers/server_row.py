@@ -13,6 +13,7 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.model import ProviderConfig
 from nbagent.contracts.ports import ChatClient
 from nbagent.providers.address import UrlTemplate, host_of, origin
+from nbagent.providers.batches.offer import BatchOffer
 from nbagent.providers.keys import KeyHeader
 from nbagent.providers.provider import Provider
 from nbagent.providers.wires.base import Wire
@@ -57,6 +58,8 @@ class Server(Provider):
     key_header: KeyHeader | None = None
     """How the key is sent; None: as the wire says. Which key is sent, and where, does not depend
     on it."""
+    batches: BatchOffer | None = None
+    """Its batch API, if it has one in a form that nbagent knows."""
 
     def __post_init__(self) -> None:
         # A copy by `replace` passes the method of its original: bind it again.
@@ -104,6 +107,14 @@ class Server(Provider):
         if row is None or (row.key_hosts and not row.is_own_server(base_url)):
             return self.key_header
         return row.key_header
+
+    def batches_at(self, base_url: str | None) -> BatchOffer | None:
+        """Return the batch API of the server at this address; None if it has none.
+
+        A server that no row knows may have one in the form of this row.
+        """
+        row = self._row_for(base_url)
+        return self.batches if row is None else row.batches
 
     def _row_for(self, base_url: str | None) -> Server | None:
         return self if self.row_at is None else self.row_at(base_url or "")

@@ -23,6 +23,7 @@ import re
 from dataclasses import replace
 
 from nbagent.providers.address import UrlTemplate
+from nbagent.providers.batches.offer import BatchOffer
 from nbagent.providers.keys import KeyHeader
 from nbagent.providers.server_row import Server
 from nbagent.providers.server_wires import (
@@ -64,6 +65,8 @@ _OPENAI = Profile(
     has_responses=True,
     responses_schema=True,
 )
+_OPENAI_BATCHES = BatchOffer(form="openai")
+"""OpenAI's guide, Batch API: "50% lower costs"."""
 _HOSTED = Profile(return_reasoning="never", names_tool_results=True)
 _GEMINI = replace(_HOSTED, default_path="/v1beta/openai", null_content=True)
 _LOCAL = Profile(effort_style="template", names_tool_results=True)
@@ -79,6 +82,7 @@ SERVERS: tuple[Server, ...] = (
         default_model="gpt-5.4",
         quirks=_OPENAI,
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="openai-responses",
@@ -89,6 +93,7 @@ SERVERS: tuple[Server, ...] = (
         price_name="openai",
         telemetry_name="openai",
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="openai-compatible",
@@ -97,6 +102,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("LLM_BASE_URL",),
         needs_key=False,
         row_at=known_row,
+        batches=_OPENAI_BATCHES,
     ),
     Server(
         name="azure",
@@ -108,6 +114,8 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
         telemetry_name="azure.ai.openai",
         quirks=replace(_OPENAI, default_path="/openai/v1"),
+        # learn.microsoft.com, Azure OpenAI global batch: `url` is `/chat/completions`.
+        batches=replace(_OPENAI_BATCHES, endpoint_prefix=""),
     ),
     Server(
         name="anthropic",
@@ -117,6 +125,8 @@ SERVERS: tuple[Server, ...] = (
         key_variables=("ANTHROPIC_API_KEY",),
         base_url_variables=("ANTHROPIC_BASE_URL",),
         default_model="claude-sonnet-5-5",
+        # platform.claude.com, Batch processing: half the price of input and output.
+        batches=BatchOffer(form="anthropic"),
         # Of its endpoint for Chat Completions.
         quirks=Profile(
             return_reasoning="never",
@@ -135,6 +145,8 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("GEMINI_BASE_URL", "GOOGLE_GEMINI_BASE_URL"),
         default_model="gemini-3.8-flash",
         telemetry_name="gcp.gemini",
+        # ai.google.dev, Batch API: "50% of the standard cost".
+        batches=BatchOffer(form="google"),
         quirks=_GEMINI,  # Of its endpoint for Chat Completions.
     ),
     Server(
@@ -174,6 +186,8 @@ SERVERS: tuple[Server, ...] = (
         domain="groq.com",
         key_variables=("GROQ_API_KEY",),
         base_url_variables=("GROQ_BASE_URL",),
+        # console.groq.com/docs/batch: the form and the endpoint of OpenAI, at half the price.
+        batches=_OPENAI_BATCHES,
         quirks=replace(
             _HOSTED,
             omit_tools_for_none=True,

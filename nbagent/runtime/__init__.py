@@ -5,6 +5,7 @@ and notebooks are not its business. Imports inside go one way: threads → inter
 run_task → waiting.
 """
 
+from nbagent.runtime.garbage import rare_collections
 from nbagent.runtime.interrupt import InterruptGuard
 from nbagent.runtime.run_task import RunTask, inside_a_tool
 from nbagent.runtime.threads import engine_loop, on_engine_thread
@@ -28,6 +29,7 @@ __all__ = [
     "follow",
     "inside_a_tool",
     "on_engine_thread",
+    "rare_collections",
     "use_nested_runner",
     "wait",
     "wait_async",

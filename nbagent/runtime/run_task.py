@@ -116,7 +116,6 @@ class RunTask:
         context.run(current_run_task.set, self)
         self.queue.run_tasks.add(self)
         self.parent_queue.run_tasks.add(self)
-        self.future.add_done_callback(lambda _: self.parent_queue.run_tasks.discard(self))
 
         async def main() -> None:
             try:
@@ -124,10 +123,18 @@ class RunTask:
             except BaseException as error:
                 # Also SystemExit and the like: they must reach the waiting thread, not this one.
                 self.future.set_exception(error)
+            finally:
+                self._release()
 
         thread = self._thread = engine_thread()
         thread.spawn(main, context)
         return self
+
+    def _release(self) -> None:
+        """Drop what refers back to this task, so that it needs no garbage collection."""
+        for queue in (self.queue, self.parent_queue):
+            queue.run_tasks.discard(self)
+        self.on_idle_job = self.on_unserved = None
 
     @property
     def is_lost(self) -> bool:
@@ -210,11 +217,11 @@ class RunTask:
     def wake(self) -> None:
         """Wake the consumer of the next job, if there is one."""
         if self._jobs:
-            consumer = self.queue.current_consumer()
+            consumer, on_idle_job = self.queue.current_consumer(), self.on_idle_job
             if consumer is not None:
                 consumer(self)
-            elif self.on_idle_job is not None:
-                self.on_idle_job()
+            elif on_idle_job is not None:
+                on_idle_job()
 
     def run_job(self, job: Job, guard: InterruptGuard | None = None) -> InterruptGuard | None:
         """Run a job in this thread, under a new guard if none is given, or on its loop."""

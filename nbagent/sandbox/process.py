@@ -208,10 +208,11 @@ class _RunningScript:
         self._deadline = math.inf
 
     def wait(self, stop: CancelToken) -> ProcessResult:
-        stop.on_set(lambda: self._end("stopped"))
+        withdraw = stop.on_set(lambda: self._end("stopped"))
         try:
             self._read_pipes()
         finally:
+            withdraw()
             self._end("stopped")
             self._finish()
         return self._result

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+from weakref import WeakMethod
 
 from nbagent.contracts.approval import PersonAnswer, Question
 from nbagent.contracts.canonical import utc_now
@@ -45,6 +47,8 @@ _LOCKED_NOTICE = (
     "another process is writing to the store of runs; this run continues (or stops) when it is "
     "done, or in half a minute"
 )
+P = ParamSpec("P")
+T = TypeVar("T")
 _log = logging.getLogger("nbagent")
 
 
@@ -63,7 +67,7 @@ class ActiveRun:
         self.ask = replace(ask, prompt=None, parts=(), template=None, messages=(), edits={})
         self.run_task = RunTask()
         self.prepared = prepare_run(
-            ask, self.store, self._frontend, self.run_task, self._show_host_wait
+            ask, self.store, self._frontend, self.run_task, _weakly(self._show_host_wait)
         )
         self.plan = self.prepared.plan
         self.record: RunRecord = self.plan.run
@@ -81,14 +85,14 @@ class ActiveRun:
             rules=self.prepared.rules,
             session=self.record.session,
             callback=ask.on_approval,
-            buttons_ready=self._buttons_ready,
+            buttons_ready=_weakly(self._buttons_ready),
             input_prompt=self._frontend.input_prompt(),
             # Before `start` opens a view: the audit log gets each event first.
             audit=self._audit(),
             pause_if_unanswered=ask.case is not None,
-            on_contradiction=self._warn_now,
+            on_contradiction=_weakly(self._warn_now),
         )
-        self.store.on_warning(self._warn_all)
+        self.store.on_warning(partial(_warn_runs_of, self.store))
 
     def stop(self, *, after_turn: bool = False) -> None:
         """Stop at once, or pause after the running turn. Any thread."""
@@ -168,6 +172,8 @@ class ActiveRun:
             for sink in self._sinks:
                 with suppress(Exception):
                     sink.close()
+            # A handle may live long; the person's functions and what they refer to need not.
+            self._sinks.clear()
         return self.record
 
     def _schedule_heartbeat(self, wait_s: float) -> None:
@@ -254,12 +260,6 @@ class ActiveRun:
         level = logging.INFO if self._view in self._sinks else logging.WARNING
         _log.log(level, "run %s: %s", self.record.id[:8], text)
 
-    def _warn_all(self, text: str) -> None:
-        # The store can no longer save, which concerns every run in it.
-        for run in active_runs():
-            if run.store is self.store:
-                run.warn(text)
-
     def warn_about_tools(self) -> None:
         """Show the warnings of tool hosts (a broken skill), each once per process."""
         self._show_host_wait("")
@@ -304,6 +304,29 @@ _reported_warnings: set[str] = set()
 def forget_reported_warnings() -> None:
     """Show each warning of a tool host again. For tests."""
     _reported_warnings.clear()
+
+
+def _weakly(method: Callable[P, T]) -> Callable[P, T | None]:
+    """Return a method that does not keep its run alive; it does nothing after the run's end.
+
+    A run whose parts refer back to it is garbage that only a collection finds, and a batch makes
+    thousands: its collections would stop the person's threads for long.
+    """
+    reference = WeakMethod(method)
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> T | None:
+        alive = reference()
+        return None if alive is None else alive(*args, **kwargs)
+
+    return call
+
+
+def _warn_runs_of(store: RunStore, text: str) -> None:
+    # The store can no longer save, which concerns every run in it. Not a method: the store would
+    # keep the last run alive.
+    for run in active_runs():
+        if run.store is store:
+            run.warn(text)
 
 
 def active_runs() -> list[ActiveRun]:

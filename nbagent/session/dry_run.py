@@ -37,7 +37,7 @@ def plan_first_request(
     if on_engine_thread():
         raise UsageError("an async tool cannot wait for a dry run; do it before the run")
     active = ActiveRun(ask, store=store, here=here)
-    future = asyncio.run_coroutine_threadsafe(_first_request(active), engine_loop())
+    future = asyncio.run_coroutine_threadsafe(first_wire_request(active), engine_loop())
     try:
         return active, *future.result()
     finally:
@@ -70,7 +70,8 @@ def dry_run(ask: RunRequest) -> DryRun:
     )
 
 
-async def _first_request(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+async def first_wire_request(active: ActiveRun) -> tuple[ChatRequest, WireRequest]:
+    """Return the first request of a prepared run, also as on the wire. On the engine's loop."""
     plan = active.plan
     # Late: it imports the HTTP client, which offline models do not need.
     from nbagent.providers.client import WireClient, WireRequest

@@ -101,6 +101,10 @@ class BatchControls(Protocol):
         """Return its cases for a page over all of them."""
         ...
 
+    def notebook_record(self) -> Mapping[str, Any]:
+        """Return the form in which a saved notebook holds the batch as it is now."""
+        ...
+
 
 class BatchView(Protocol):
     """Shows a running batch."""
@@ -108,6 +112,11 @@ class BatchView(Protocol):
     @property
     def only_while_waited(self) -> bool:
         """True if drawn only during `wait()`: a terminal line would disturb typing."""
+        ...
+
+    @property
+    def saves_record(self) -> bool:
+        """True if the final state is saved with `BatchControls.notebook_record`."""
         ...
 
     def update(self, progress: BatchProgress) -> None:
@@ -213,15 +222,8 @@ class Frontend:
 
         return BatchPrinter(stderr.write, is_terminal=stderr.isatty())
 
-    def show_batch(
-        self, progress: BatchProgress, cases: Callable[[], CaseSource] | None = None
-    ) -> bool:
-        """Show a batch that is not shown yet; False if this process shows nothing.
-
-        Args:
-            progress: its progress.
-            cases: returns its cases, for a button that shows all of them.
-        """
+    def show_batch(self, progress: BatchProgress, controls: BatchControls) -> bool:
+        """Show a batch that is not shown yet; False if this process shows nothing."""
         return False
 
     def printer(self) -> Sink:

@@ -460,9 +460,10 @@ class Settings(_Shared):
     )
     records = Option[str](
         "",
-        "the records of runs in the metadata of a saved notebook, which a published page may hold, "
-        "too: all; own: without what tools returned, printed and displayed; off: only the run's "
-        "id. The displayed picture shows the start of each result in any case",
+        "the records of runs and batches in the metadata of a saved notebook, which a published "
+        "page may hold, too: all; own: without what tools returned, printed and displayed; off: "
+        "only a run's id or a batch's name. The displayed picture shows the start of each result "
+        "in any case",
         default="all",
         choices=("off", "own", "all"),
     )
@@ -473,6 +474,28 @@ class Settings(_Shared):
         limits = ToolLimits(**{f.name: getattr(self, f.name) for f in fields(ToolLimits)})
         rules = {name: getattr(self, name) for name in ("allow", "ask", "deny")}
         return ToolPolicy(**rules, limits=limits, isolation=self.isolation)
+
+
+class BatchOptions(Values):
+    """Options of a batch, beside those of each of its runs."""
+
+    __slots__ = ()
+
+    repeat = Option[int](
+        "--repeat N", "with --over: runs per case", types.number(1, 10_000, whole=True), 1
+    )
+    concurrency = Option[int](
+        "--concurrency N",
+        "with --over: maximum number of parallel runs (default: 16)",
+        types.number(1, 10_000, whole=True),
+        16,
+    )
+    max_failed = Option[int | float | None](
+        "--max-failed N | SHARE",
+        "with --over: stop when more than N cases failed, or more than a share such as 0.2; 0 "
+        "stops at the first",
+        types.failed_cases,
+    )
 
 
 def checked_value(name: str, value: Any, *, where: str = "") -> Any:

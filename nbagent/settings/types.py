@@ -113,12 +113,19 @@ class NumberCheck:
     def __call__(self, value: Any) -> int | float:
         """Convert a number, or a text of one."""
         with suppress(ValueError, TypeError, OverflowError):
-            result = int(value) if self.whole else float(value)
+            result = _whole(value) if self.whole else float(value)
             # Python converts True to 1, and int() cuts 1.5 to 1: both are mistakes here.
             if not isinstance(value, bool) and self.low <= result == float(value) <= self.high:
                 return result
         expected = f"a {'whole ' * self.whole}number{self.of} from {self.low:,}"
         raise ValueError(expected + (f" to {self.high:,}" if self.high < math.inf else ""))
+
+
+def _whole(value: Any) -> int:
+    # `2.0` and `1e3` are whole numbers on a line, too, as they are in Python.
+    with suppress(ValueError):
+        return int(value)
+    return int(float(value))
 
 
 def number(low: float, high: float = math.inf, *, whole: bool = False, of: str = "") -> NumberCheck:
@@ -128,6 +135,28 @@ def number(low: float, high: float = math.inf, *, whole: bool = False, of: str =
 
 seconds = number(0.001, 1_000_000, of=" of seconds")
 usd = number(0, 1_000_000_000, of=" of US dollars")
+
+
+def _is_integer(text: str) -> bool:
+    try:
+        int(text)
+    except ValueError:
+        return False
+    return True
+
+
+def failed_cases(value: Any) -> int | float:
+    """Check how many cases of a batch may fail: a number of them, or a share of all as a float."""
+    # As Python reads them, on a line too: 1 is one case, 1.0 all of them.
+    is_share = isinstance(value, float) or (isinstance(value, str) and not _is_integer(value))
+    with suppress(ValueError, TypeError, OverflowError):
+        result = float(value)
+        if not isinstance(value, bool):
+            if is_share and 0 < result <= 1:
+                return result
+            if 0 <= result == int(result):
+                return int(result)
+    raise ValueError("a number of cases from 0, or a share of all such as 0.2")
 
 
 def switch(value: Any) -> bool:

@@ -46,6 +46,8 @@ _RECORDED_COSTS = (
 )
 
 
+PROVIDER_BATCHES = "provider_batches"
+"""Key of a batch's document that a new claim does not replace."""
 CaseRecord = RunSummary | RunRecord
 """The record of a run has its turns, too."""
 
@@ -110,12 +112,15 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
     """
 
     def work(c: Connection) -> None:
+        new_doc = dict(doc)
         for row in select_rows(c, "batches", "WHERE name = ?", (text_cell(name),)):
             if store.is_leased_elsewhere(c, row.get("lease_id")):
                 raise UsageError(
                     f"batch {name!r} is at work in another process; wait for it, or stop it there"
                 )
-        upsert(c, "batches", [{"name": name, "doc": dict(doc), "lease_id": store.lease_id}])
+            if at_providers := row.get("doc", {}).get(PROVIDER_BATCHES):
+                new_doc[PROVIDER_BATCHES] = at_providers
+        upsert(c, "batches", [{"name": name, "doc": new_doc, "lease_id": store.lease_id}])
 
     store.database.transact(work, durable=False)
 
@@ -195,8 +200,14 @@ def _score_row(score: ScoreRecord) -> Row:
         "label": value if kind == "label" else None,
         "scored_by": score.by,
         "at": to_us(score.at),
-        "doc": None if score.row is None else {"row": score.row},
+        "doc": None if score.row is None else _score_doc(score),
     }
+
+
+def _score_doc(score: ScoreRecord) -> dict[str, Any]:
+    """Return the fields that have no column; most scores have the usual direction."""
+    direction = {} if score.better == "higher" else {"better": score.better}
+    return {"row": score.row, **direction}
 
 
 def _score(row: Row) -> ScoreRecord:

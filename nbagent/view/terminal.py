@@ -337,6 +337,7 @@ class BatchPrinter:
     """
 
     only_while_waited = True  # else it would overwrite what the person types meanwhile
+    saves_record = False
 
     def __init__(self, write: Callable[[str], object], *, is_terminal: bool) -> None:
         """Print by `write`, for example `sys.stderr.write`."""

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,14 @@ GIVEN: dict[str, tuple[Callable[[], Any], str]] = {
     "None": (lambda: ask(FEW.assign(id=["a", None, "b"]), key="id"), "'id' has missing values"),
     "NaT": (lambda: ask(FEW.assign(id=pd.to_datetime([None, 1, 2])), key="id"), "missing values"),
     "an array": (lambda: ask(FEW.assign(id=[np.arange(it) for it in (1, 2, 3)]), key="id"), "'id'"),
+    "a signaling NaN": (
+        lambda: ask(FEW.assign(id=[Decimal("sNaN"), Decimal(1), Decimal(2)]), key="id"),
+        "missing values",
+    ),
+    "a name of two lines": (lambda: ask(name="a\u2028b"), "in one line"),
+    "a name with a control character": (lambda: ask(name="\x1b[31mred"), "in one line"),
+    "a name that is no text for a store": (lambda: ask(name="\ud800"), "in one line"),
+    "a name of blanks": (lambda: ask(name=" \u3000"), "in one line"),
     "a number as name": (lambda: ask(name=5), "name=5 is not valid"),
     "a switch": (lambda: ask(max_failed=True), "max_failed=True is not valid"),
 }

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -58,10 +58,10 @@ def batch_of(values: dict[tuple[str, str], list[float | None]], cost: float | No
 
 
 VALUES: dict[tuple[str, str], list[float | None]] = {
-    ("v1", "small"): [0, 0, 0, 0, 0, 1, 0, None],
-    ("v2", "small"): [1, 1, 1, 1, 1, 1, 1, 0],
-    ("v1", "large"): [1, 0, 1, 0, 1, 0, 1, 0],
-    ("v2", "large"): [1, 1, 1, 1, 1, 1, 1, 1],
+    ("v1", "small"): [0, 0, 0, 0, 0, 1, 0, None] * 2,
+    ("v2", "small"): [1, 1, 1, 1, 1, 1, 1, 0] * 2,
+    ("v1", "large"): [1, 0, 1, 0, 1, 0, 1, 0] * 2,
+    ("v2", "large"): [1, 1, 1, 1, 1, 1, 1, 1] * 2,
 }
 BATCH = batch_of(VALUES)
 
@@ -90,7 +90,7 @@ def points_of(figure: Any) -> list[tuple[float, float]]:
 def test_means_stand_by_group_with_their_intervals_and_verdicts() -> None:
     figure: Any = nbagent.plot.compare(BATCH, "exact", over="system", by="model")
     title, unit, _, *groups = said_by(figure)
-    assert title == "exact by system · 1 failed"
+    assert title == "exact by system · 2 failed · p adjusted for 2 comparisons"
     assert unit == "mean of exact, 95 % interval"
     assert groups == ["small", "large"]
     assert legend_of(figure) == ["v1", "v2"]
@@ -100,7 +100,7 @@ def test_means_stand_by_group_with_their_intervals_and_verdicts() -> None:
     assert [x for x, _ in points] == pytest.approx(in_order["mean"].tolist())
     assert [round(y) for _, y in points] == [0, 1, 0, 1]
     texts = [it.get_text() for it in figure.axes[0].texts]
-    assert texts == ["baseline", "baseline", "better", "better"]
+    assert texts == ["baseline", "baseline", "better, p < 0.001", "better, p = 0.0078"]
     bars = [it.lines[2][0].get_segments() for it in figure.axes[0].containers]
     ends = [(float(start[0]), float(end[0])) for several in bars for start, end in several]
     wanted = list(in_order[["lo", "hi"]].itertuples(index=False, name=None))
@@ -109,8 +109,8 @@ def test_means_stand_by_group_with_their_intervals_and_verdicts() -> None:
 
 def test_options_of_a_comparison_reach_it() -> None:
     figure: Any = nbagent.plot.compare(BATCH, by=(), baseline="v2", failed="zero")
-    assert said_by(figure)[0] == "score by system · 1 failed"
-    assert [it.get_text() for it in figure.axes[0].texts] == ["worse", "baseline"]
+    assert said_by(figure)[0] == "score by system · 2 failed"
+    assert [it.get_text() for it in figure.axes[0].texts] == ["worse, p < 0.001", "baseline"]
     assert points_of(figure)[0][0] == 5 / 16
     with pytest.raises(nbagent.UsageError, match="there is no axis 'x'"):
         nbagent.plot.compare(BATCH, over="x")
@@ -152,6 +152,35 @@ def test_many_variants_differ_by_colour_or_form() -> None:
     )
     points = [it.lines[0] for it in many.axes[0].containers]
     assert len({(it.get_color(), it.get_marker()) for it in points}) == 25
+
+
+def test_no_two_variants_of_a_figure_have_one_colour() -> None:
+    for n in range(60):  # a process that has drawn many names
+        style_of(f"drawn before {n}")
+    labels = [f"prompt {n}" for n in range(10)]
+    figure: Any = nbagent.plot.compare(batch_of({(name, "m"): [0, 1] for name in labels}))
+    points = [it.lines[0] for it in figure.axes[0].containers]
+    assert len({it.get_color() for it in points}) == 10
+
+
+def test_a_mean_without_an_interval_has_no_bar() -> None:
+    figure: Any = nbagent.plot.compare(batch_of({("v1", "m"): [0.3] * 4, ("v2", "m"): [1, 2, 3]}))
+    bars = [it.lines[2][0].get_segments()[0] for it in figure.axes[0].containers]
+    assert [len(bar) for bar in bars] == [0, 2]
+    assert figure._repr_png_()
+    low, high = figure.axes[0].get_xlim()
+    assert low < 1
+    assert high > 3
+
+
+def test_shares_of_labels_and_chances_of_repeats_say_what_they_are() -> None:
+    cells: Any = batch_of({("v1", "m"): [0, 1] * 4, ("v2", "m"): [1] * 8}).cells
+    again = pd.concat([cells, cells.assign(attempt=2)])
+    figure: Any = nbagent.plot.compare(cast(Any, Scored(again, AXES)), "exact", pass_all=2)
+    assert said_by(figure)[:2] == ["pass^2 of exact by system", "pass^2 of exact, 95 % interval"]
+    words = cells.assign(value=["yes" if value else "no" for value in cells["value"]])
+    figure = nbagent.plot.compare(cast(Any, Scored(words, AXES)), "exact")
+    assert said_by(figure)[3:] == ["m · no", "m · yes"]
 
 
 def test_labels_are_no_formulas() -> None:

@@ -203,6 +203,9 @@ class Controls:
     def case_source(self) -> CaseSource:
         raise AssertionError("no page over all cases is opened here")
 
+    def notebook_record(self) -> dict[str, Any]:
+        return {}
+
 
 def progress(ok: int, **more: Any) -> BatchProgress:
     now = BatchProgress(

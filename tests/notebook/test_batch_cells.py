@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from magic_shell import MagicShell, tab
+from servers.batch_server import BatchServer
 
 import nbagent
 from nbagent import offline
+from nbagent.lab.plan import MapOptions
 
 TABLE = """
 import pandas
@@ -188,6 +192,69 @@ def test_an_unknown_column_is_named_with_those_that_are_there(table: MagicShell)
     assert "id, n" in message
 
 
+FITTING = {
+    "repeat": ("1", "7", "1001", "2.0", "1e3"),
+    "concurrency": ("1", "5000", "10000"),
+    "max_failed": ("0", "1", "+1", "1.0", "0.2", "0.999", "2.0"),
+    "max_cost_usd": ("0.01", "5"),
+}
+UNFIT = {
+    "repeat": ("0", "-1", "10001", "1.5", "many", "True", "nan", "inf"),
+    "concurrency": ("0", "-1", "10001", "0.5", "True"),
+    "max_failed": ("-1", "-0.5", "1.5", "20%", "True", "nan", "inf"),
+    "max_cost_usd": ("0", "-1", "free", "True", "nan", "inf"),
+}
+ONE_ROW = "import pandas\nrow = pandas.DataFrame({'n': [1]})"
+
+
+def options_at_doors(shell: MagicShell, option: str, text: str) -> list[Any]:
+    """Give an option on the line of a cell, as a text and as a value: its value, or the advice."""
+    flag = "--max-cost" if option == "max_cost_usd" else f"--{option.replace('_', '-')}"
+    value: Any = text
+    with suppress(NameError, SyntaxError):
+        value = eval(text, {"nan": math.nan, "inf": math.inf})
+    heard: list[Any] = []
+    made: list[dict[str, Any]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        checked = MapOptions.__post_init__
+
+        def note(how: MapOptions) -> None:
+            checked(how)
+            made.append({option: getattr(how, option)})
+
+        patch.setattr(MapOptions, "__post_init__", note)
+        shell.user_ns.update(agent=nbagent.Agent(shell.user_ns["m"], tools="none"), value=value)
+        line = f"-m {shell.user_ns['m']} -t none --over row --dry-run {flag}={text}"
+        for cell in (
+            [f"%%agent {line}", "{{ n }}"],
+            [f"batch = agent.map(row, '{{{{ n }}}}', start=False, {option}={text!r})"],
+            [f"batch = agent.map(row, '{{{{ n }}}}', start=False, {option}=value)"],
+        ):
+            made.clear()
+            try:
+                shell.cell(*cell)
+                heard.append(made[-1])
+            except nbagent.UsageError as error:
+                heard.append(error.message.partition("expected ")[2])
+    return heard
+
+
+@pytest.mark.parametrize("option", FITTING)
+def test_an_option_of_a_batch_is_the_same_at_each_door(shell: MagicShell, option: str) -> None:
+    shell.cell(ONE_ROW)
+    shell.user_ns["m"] = model(0)
+    for text in FITTING[option]:
+        heard = options_at_doors(shell, option, text)
+        assert isinstance(heard[0], dict), (text, heard)
+        assert [{k: (v, type(v)) for k, v in it.items()} for it in heard] == [
+            {option: (heard[0][option], type(heard[0][option]))}
+        ] * 3, text
+    for text in UNFIT[option]:
+        heard = options_at_doors(shell, option, text)
+        assert heard[0], text
+        assert heard == [heard[0]] * 3, text
+
+
 OFFERED = {
     "%%agent --over |": ["df"],
     "%%agent --row-key |": ["id", "n", "'name with blanks'"],
@@ -218,3 +285,12 @@ def test_the_help_has_the_options_of_a_batch_and_an_example(shell: MagicShell) -
     assert "--over NAME" in said
     assert "%%agent --over df --vary model=" in said
     assert "--repeat" not in shell.said("%agent help resume")
+
+
+def test_the_line_sends_a_batch_to_the_providers_batch_api(shell: MagicShell) -> None:
+    shell.cell(TABLE)
+    with BatchServer(polls=0) as server:
+        line = f"-m openai-compatible:little --base-url {server.url} --over df"
+        batch = batch_of(shell, f"{line} --executor provider-batch", "Double {{ n }}")
+        assert batch.frame()["text"].tolist() == [f"a:Double {n}" for n in (1, 2, 3)]
+        assert [len(sent.requests) for sent in server.batches.values()] == [3]

@@ -35,6 +35,11 @@ def texts(cell: Cell) -> list[str]:
     return [display["data"]["text/plain"] for display in cell.of("display_data")]
 
 
+def saved_lines(display: dict[str, Any]) -> list[str]:
+    """Lines of the batch in the metadata of an output: a head, its cases, and the ids."""
+    return display["metadata"]["nbagent"]["batch"]
+
+
 def test_headless_batch_is_one_final_display_of_at_most_20_kb(kernel: LiveKernel) -> None:
     cell = kernel.run(
         "%%agent -m offline:fast -t none --over df --score exact --into b\nSay {{ n }}"
@@ -49,6 +54,7 @@ def test_headless_batch_is_one_final_display_of_at_most_20_kb(kernel: LiveKernel
     assert "data-do" not in display["data"]["text/html"]
     assert kernel.value("_run") == "no run of a batch"
     assert kernel.value("_batch is b")
+    assert len(saved_lines(display)) == 14
 
 
 def test_a_batch_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
@@ -58,6 +64,7 @@ def test_a_batch_that_ends_a_cell_is_shown_once_and_an_older_one_shows_itself(
     assert [text.split(" · ")[1] for text in texts(cell)] == ["shown"]
     later = kernel.run("done")
     assert texts(later) == texts(cell)
+    assert saved_lines(later.of("display_data")[0]) == saved_lines(cell.of("display_data")[0])
     quiet = "agent.map(df, 'Say {{ n }}', name='quiet', quiet=True).wait();"
     assert kernel.run(quiet).kinds == []
     ready = kernel.run("agent.map(df, 'Say {{ n }}', name='ready', start=False)")
@@ -126,6 +133,8 @@ def test_a_live_batch_says_a_few_times_a_second_what_changed_and_ends_as_a_saved
     assert "data-kernel" in shown[-1]["data"]["text/html"]
     kept = sum(len(text.encode()) for text in shown[-1]["data"].values())
     assert kept < 20_000
+    # A file that is saved in between names the batch; at the end it holds its cases.
+    assert [len(saved_lines(it)) for it in (watched.first, shown[-1])] == [1, 14]
 
 
 @pytest.mark.parametrize(("click", "ended"), [("stop", "Stopped"), ("pause", "Paused")])

@@ -21,7 +21,8 @@ def score(value: Any, by: str = "function", name: str = "s") -> ScoreRecord:
 
 def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
     made: dict[str, Any] = {"row_key": "k", "labels": {"prompt": "a"}, "status": "ok"}
-    return CaseResult(**{**made, "run_id": "r", "text": "t", "scores": scores, **changes})
+    made |= {"run_id": "r", "text": "t", "scores": scores, **changes}
+    return CaseResult(**made)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,8 @@ def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
         ([case(score(1.0, "person")), case(score(4.0, "person"))], ["no score", "no score"]),
         ([case(score(1.0, "person"))], ["no score"]),
         ([case(score(1.0, "m:judge"))], ["no score"]),
-        ([case(score(True, "anna"), score(False, "ben"))], ["wrong"]),
+        ([case(score(True, "anna"), score(False, "ben"))], ["no score"]),
+        ([case(*(score(n > 0, f"p{n}") for n in range(3)))], ["right"]),
         ([case(score("good")), case(score(None))], ["no score", "no score"]),
         ([case(score(True), score(0.3, name="other"))], ["right"]),
         ([case(status="failed"), case(status="ended")], ["failed", "no answer"]),
@@ -49,6 +51,7 @@ def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
         "one label 1 of 5",
         "a judge that always says 1",
         "two people differ",
+        "most people agree",
         "words and none",
         "one of two decides",
         "without an answer",

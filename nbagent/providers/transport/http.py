@@ -17,6 +17,7 @@ import socket
 import ssl
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from copy import copy
 from typing import Any, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
@@ -99,6 +100,7 @@ class HttpClient:
         between_bytes_s: float = BETWEEN_BYTES_S,
         headers: Mapping[str, str] | None = None,
         key: SecretKey | None = None,
+        once: bool = False,
     ) -> Response:
         """Send one request; return its response after a 2xx status and the headers, else raise.
 
@@ -107,6 +109,8 @@ class HttpClient:
             deadline: the whole answer must be there by then; loop time.
             headers: headers of this request; the person's headers replace them.
             key: the key of `current_key`, if it was asked for already.
+            once: True if it must never arrive twice. A connection that closes without an answer is
+                an error then; else the request is sent again on another connection.
         """
         key = key or await self.current_key(deadline)
         request = self._request(method, path, body, headers or {}, key)
@@ -114,7 +118,7 @@ class HttpClient:
         request.extensions = {"timeout": {"connect": connect_s, "read": between_bytes_s}}
         try:
             async with asyncio.timeout_at(deadline):
-                response = await self._send_request(request, deadline)
+                response = await self._send_request(request, deadline, once=once)
         except Exception as error:
             fault = _model_error(error, self.address.server, deadline, self._advice)
         else:
@@ -123,6 +127,12 @@ class HttpClient:
             fault = await self._status_error(response, path)
         # Not raised in the handler: its context would keep the library's objects alive.
         raise fault
+
+    def at(self, base_url: str) -> HttpClient:
+        """Return a copy for another base URL of the same server."""
+        other = copy(self)
+        other.address = Address(base_url)
+        return other
 
     async def current_key(self, deadline: float) -> SecretKey | None:
         """Return the key for the next request. Raises ModelError."""
@@ -147,18 +157,24 @@ class HttpClient:
         headers = {name: text for name, text in usual if name.lower() not in self._override_names}
         headers |= self._headers
         if body is not None:
-            headers["Content-Type"] = "application/json"
+            if "Content-Type" not in extra:  # a file is sent as a form
+                headers["Content-Type"] = "application/json"
             headers["Content-Length"] = str(len(body))
         if key is not None:
             headers |= self._key_header.encode(key)
         coded = [(name.encode(), text.encode()) for name, text in headers.items()]
         return httpcore2.Request(method, self.address.url(path), headers=coded, content=body)
 
-    async def _send_request(self, request: httpcore2.Request, deadline: float) -> Response:
+    async def _send_request(
+        self, request: httpcore2.Request, deadline: float, *, once: bool
+    ) -> Response:
         for _ in range(_MAX_STALE_CONNECTIONS + 1):
             pool = _pool_for(self.address.route())
-            # If the server had closed an idle connection, nothing was sent: try a new one.
-            with suppress(StaleConnection):
+            if once:
+                await _close_idle(pool, request.url.origin)
+            # If the server had closed an idle connection, nothing was sent, as a rule: try a new
+            # one. Whether it read the request before it closed cannot be known.
+            with suppress(*(() if once else (StaleConnection,))):
                 response = await pool.handle_async_request(request)
                 stream = cast("Stream", cast("Any", response).extensions["network_stream"])
                 if not stream.unsent:
