@@ -157,6 +157,10 @@ def _export(options: Namespace) -> str | None:
 def _check(options: Namespace) -> int:
     from nbagent.lab.gate_file import check_gate, command_options
 
+    stdout: Any = sys.stdout
+    if hasattr(stdout, "reconfigure"):
+        # A forge's pipe on Windows may not be able to write `≥`.
+        stdout.reconfigure(errors="replace")
     result = check_gate(options.target, command_options(vars(options)), options.batch)
     if options.junit:
         _write(Path(options.junit), result.junit())

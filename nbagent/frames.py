@@ -82,9 +82,13 @@ class History:
         Args:
             filters: a column's name and a value or a list of values; also `run` (an id, the start
                 of one, a name, `"last"`), `since`, `until`, `limit` (the newest n), `store` (a
-                folder like `.nbagent`, or several). A notebook is found by its name without folder
-                or ending, too: `notebook="penguins"`. Short names: `id`, `cost`, `tokens`,
-                `duration`, `started`, `state`, `status`, `tool`.
+                folder like `.nbagent`, or several). A column of numbers or times takes a range, a
+                tuple with both ends included and None for an open end: `cost_usd=(0.01, None)`,
+                `started_at=("7d", "today")`; for two values write a list. `text="refund"` finds
+                texts that contain it, in any case of ASCII letters; all other texts must be equal.
+                A notebook is found by its name without folder or ending, too:
+                `notebook="penguins"`. Short names: `id`, `cost`, `tokens`, `duration`, `started`,
+                `ended`, `state`, `status`, `tool`.
 
         Raises:
             UsageError: an unknown filter, or a value that no row has; it suggests the nearest.
@@ -98,7 +102,10 @@ class History:
 
     @_by_name
     def tool_runs(self, **filters: Any) -> DataFrame:
-        """Return one row per tool call: its arguments, result, times. Filters as in `runs`."""
+        """Return one row per tool call: its arguments, result, times.
+
+        Filters as in `runs`; `text` finds calls whose arguments or result, as JSON, contain it.
+        """
         return self._read("tool_runs", filters)
 
     @_by_name
@@ -128,9 +135,9 @@ class History:
         return self._read("scores", filters)
 
     def prompts(self, **filters: Any) -> DataFrame:
-        """Return one row per different template and system prompt, with the time of its use.
+        """Return one row per different template, system prompt and tool, with the time of its use.
 
-        Join `sha` on `template_sha` or `system_sha`.
+        Join `sha` on `template_sha`, `system_sha` or, for `kind="tool"`, on `tool_sha`.
         """
         return self._read("prompts", filters)
 

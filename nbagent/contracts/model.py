@@ -183,6 +183,8 @@ class ClientNotice:
     wait_s: float = 0.0
     """Length of the wait that begins now; infinite if the next notice ends it."""
     error: ErrorInfo | None = None
+    status: int | None = None
+    """HTTP status of a failed attempt, where there was one."""
 
 
 @dataclass(slots=True)

@@ -221,6 +221,8 @@ class EngineTurn(Value):
     """Time from the last attempt's request to its first token."""
     attempts: int = 1
     """Number of attempts, also if none of them was answered."""
+    attempt_statuses: str = ""
+    """HTTP status of each failed attempt (`429,503`); the code of an error without one."""
     retry_wait_ms: float = 0.0
     """Time waited between attempts and for a rate limit."""
     cost_usd: float | None = None

@@ -29,7 +29,7 @@ from nbagent.contracts.deltas import (
     TextPiece,
     WholeAnswer,
 )
-from nbagent.contracts.errors import ErrorInfo, NbagentError, describe_error
+from nbagent.contracts.errors import ErrorInfo, ModelError, NbagentError, describe_error
 from nbagent.contracts.events import (
     Notice,
     ReasoningDelta,
@@ -120,6 +120,8 @@ class ModelCall:
         self.stopped = False
         self.times = CallTimes()
         self.notices: list[str] = []
+        self.failed_attempts: list[str] = []
+        """HTTP status of each failed attempt; the code of an error without one."""
         self._turn_id, self._emit = turn_id, events.emit
         self._answer = Answer()
         self._redactor = AnswerRedactor()
@@ -196,6 +198,8 @@ class ModelCall:
         if text:
             self.notices.append(text)
         if notice.kind == "retry":
+            code = notice.error.code if notice.error else "UNKNOWN"
+            self.failed_attempts.append(str(notice.status or code))
             self.times.begin_wait(notice)
             error, wait_s = notice.error, notice.wait_s
             self._emit(Retrying(self._turn_id, notice.attempt, wait_s, error, text))
@@ -229,6 +233,9 @@ class ModelCall:
             if not task.cancelled():
                 reason = "the stream ended without its last chunk"
             self.error = ErrorInfo("LLM_BAD_RESPONSE", reason)
+        if self.error is not None:
+            status = error.status if isinstance(error, ModelError) else None
+            self.failed_attempts.append(str(status or self.error.code))
 
     def use_partial(self, model: str) -> None:
         """Take the parts that arrived as the response, if there is no complete one."""

@@ -247,6 +247,7 @@ class Turn:
             model_ms=times.model_ms,
             ttft_ms=times.ttft_ms,
             attempts=times.attempts,
+            attempt_statuses=",".join(self.model_call.failed_attempts),
             retry_wait_ms=times.retry_wait_ms,
             cost_usd=cost.total_usd if cost else None,
             cost_input_usd=cost.input_usd if cost else None,

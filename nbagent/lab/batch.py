@@ -129,10 +129,10 @@ class Batch(BatchInStore):
         self._find_done()
         self._run_task: runtime.RunTask | None = None
         self._view: BatchView | None = None
-        self._watchers: list[Callable[[], object]] = []
-        """Called after each change, for pages over all cases."""
         self._record: dict[str, Any] = {}
         """Its saved form while it works: its name; at its end all cases."""
+        self._watchers: list[Callable[[], object]] = []
+        """Called after each change, for pages over all cases."""
         self._n_waiting = 0
         """Number of threads that wait for its end."""
         self._runner = self._new_runner(asks=True)
@@ -354,6 +354,9 @@ class Batch(BatchInStore):
             self._n_waiting -= 1
         return self
 
+    def _at_its_end(self) -> Batch:
+        return self.wait() if self.is_at_work else self
+
     async def await_end(self) -> Batch:
         """`wait()` for `await`. Leaving it before the end stops the batch."""
         if self._run_task is None:
@@ -519,7 +522,8 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(super().__dir__(), {"await_end", "case_source", "notebook_record"})
+        hidden = {"await_end", "case_source", "notebook_record"}
+        return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -27,6 +27,9 @@ _DTYPES = {
 class CheckFailed(NbagentError):
     """A batch did not meet its checks."""
 
+    def __str__(self) -> str:
+        return self.message
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class CheckResult:

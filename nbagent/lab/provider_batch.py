@@ -60,6 +60,8 @@ _LINE_BYTES = 250
 _PREPARED_TOGETHER, _READ_TOGETHER = 50, 50
 _GONE, _NO_API = (404, 410), (404, 405, 501)
 _IN_MEMORY = "the store is in memory, so the ids of provider batches are lost with this kernel"
+_sending: dict[tuple[Store, str], set[asyncio.Future[Any]]] = {}
+"""Creations of provider batches that are not done, by store and batch; also of earlier waits."""
 T = TypeVar("T")
 _CaseName = tuple[str, tuple[tuple[str, str], ...], int]
 
@@ -95,6 +97,7 @@ class ProviderBatchExecutor(Local):
         self._answers: dict[str, tuple[BatchAnswer, ProviderBatch]] = {}
         """Answers that no run has taken, by key of the case."""
         self._batches: list[ProviderBatch] = []
+        self._saving = asyncio.Lock()
         self._problems: dict[str, str] = {}
         """Sentences about faults in results, by mark."""
         self._states: dict[str, str] = {}
@@ -138,14 +141,16 @@ class ProviderBatchExecutor(Local):
         """Send what was not sent before; yield the cases of each provider batch as it ends."""
         self._on_change, self._states, self._problems = on_change, {}, {}
         name = next(case.batch for ask in requests.values() if (case := ask.case))
-        by_key = await asyncio.to_thread(self._read_keys, name, requests)
         try:
+            if earlier := [*_sending.get((self._store, name), ())]:
+                await self._unless_left(asyncio.wait(earlier))
+            by_key = await asyncio.to_thread(self._read_keys, name, requests)
             waiting = await self._unless_left(self._find_sent(name, by_key))
             sent = {key for batch in waiting for key in batch.keys}
             unsent = {key: requests[index] for key, index in by_key.items() if key not in sent}
             parts, offline = await self._unless_left(self._plan(unsent))
             for part in parts:
-                waiting.append(await self._unless_left(self._send(name, part)))
+                waiting.append(await self._unless_left(self._send_to_end(name, part)))
             if offline:
                 yield [by_key[key] for key in offline]
             async for batch in self._as_they_end(name, waiting, by_key):
@@ -249,6 +254,19 @@ class ProviderBatchExecutor(Local):
                 yield key, active
                 await asyncio.sleep(0)
 
+    async def _send_to_end(self, name: str, part: _Part) -> ProviderBatch:
+        """Send one part. If the wait is left meanwhile, it is sent to its end, and its id kept.
+
+        A creation that is cut may have been carried out and not be listed yet.
+        """
+        task = asyncio.ensure_future(self._send(name, part))
+        running = _sending.setdefault((self._store, name), set())
+        running.add(task)
+        task.add_done_callback(running.discard)
+        # Read, so that asyncio does not report it: the next wait looks for what was sent.
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(task)
+
     async def _send(self, name: str, part: _Part) -> ProviderBatch:
         """Send one part as a provider batch. It is noted before and after."""
         target = part.target
@@ -302,7 +320,8 @@ class ProviderBatchExecutor(Local):
         else:
             listed = (after if batch.mark == mark else batch for batch in self._batches)
             self._batches = [batch for batch in listed if batch is not None]
-        await asyncio.to_thread(save_provider_batches, self._store, name, self._batches)
+        async with self._saving:  # a later list must not be overwritten by an earlier one
+            await asyncio.to_thread(save_provider_batches, self._store, name, self._batches)
 
     # Waiting and reading
 
@@ -473,11 +492,10 @@ class ProviderBatchExecutor(Local):
     def _say_where_they_are(self, name: str) -> None:
         """Say what happens to the provider batches whose end was not awaited."""
         for batch in self._batches:
-            if batch.mark in self._states and batch.batch_id:
-                text = "it goes on there; the same call collects its answers"
-                self._say(batch, f"{text}, batch.cancel() cancels it")
-            else:
-                self._states.pop(batch.mark, None)
+            if batch.mark in self._states:
+                state = "it goes on there" if batch.batch_id else "it is being sent"
+                text = "the same call collects its answers, batch.cancel() cancels it"
+                self._say(batch, f"{state}; {text}")
 
     async def _unless_left(self, work: Coroutine[Any, Any, T]) -> T:
         """Do some work, unless the wait is left before it is done."""

@@ -19,10 +19,10 @@ from nbagent.contracts.model import ChatRequest, ClientNotice, Usage
 from nbagent.contracts.ports import ChatClient, Cost
 from nbagent.providers.batches.batch_api import BatchAnswer, BatchApi
 from nbagent.providers.batches.offer import BatchOffer
-from nbagent.providers.batches.open_batches import open_batch_api, servers_with_batches
 from nbagent.providers.catalogue import find_provider
 from nbagent.providers.client import WireClient
 from nbagent.providers.server_row import Server
+from nbagent.providers.servers import SERVERS
 from nbagent.session.active_run import ActiveRun
 from nbagent.session.models import resolve_settings
 from nbagent.session.request import RunRequest
@@ -76,9 +76,10 @@ def target_of(active: ActiveRun, chat_request: ChatRequest) -> ProviderTarget | 
     row = find_provider(resolved.provider)
     offer = row.batches_at(resolved.base_url) if isinstance(row, Server) else None
     if offer is None or not isinstance(client, WireClient):
+        others = ", ".join(row.name for row in SERVERS if row.batches is not None)
         raise UsageError(
             f"nbagent knows no batch API of {resolved.provider} at {resolved.base_url}; choose a "
-            f"model of {', '.join(servers_with_batches())}, {_NO_BATCH}"
+            f"model of {others}, {_NO_BATCH}"
         )
     settings = resolve_settings(active.ask.options, current_settings())
     account = sha_of(
@@ -89,7 +90,7 @@ def target_of(active: ActiveRun, chat_request: ChatRequest) -> ProviderTarget | 
     )
     server = f"{resolved.model_id} at {resolved.base_url}, account {account[:8]}"
     path, _ = client.endpoint(chat_request)
-    api = open_batch_api(offer, client, chat_request)
+    api = offer.open(client, chat_request)
     return ProviderTarget(resolved.provider, server, client, offer, path, api)
 
 

@@ -46,14 +46,12 @@ def repeats_of(pass_at: object, pass_all: object) -> Repeats | None:
     return Repeats(k, all_of=pass_at is None)
 
 
-def estimates(cases: Any, axes: list[str], repeats: Repeats) -> Any:
-    """Return the estimate of each row in each variant, as cases with one attempt.
-
-    Rows with fewer than k scored attempts have none.
+def check_attempts(cases: Any, keys: list[str], repeats: Repeats) -> None:
+    """Check that a chance can be estimated.
 
     Args:
-        cases: scored cases with values 0 and 1; `n_attempts` counts those of an estimate.
-        axes: names of the axes.
+        cases: all cases with a value.
+        keys: the axes, and what else makes attempts of a row different cases.
         repeats: the chance.
 
     Raises:
@@ -61,14 +59,22 @@ def estimates(cases: Any, axes: list[str], repeats: Repeats) -> Any:
     """
     if not bool(cases["value"].isin([0, 1]).all()):
         raise UsageError(f"{repeats.name} needs a scorer of True and False, or of 0 and 1")
+    most = cases.groupby(["row_key", *keys], observed=True, dropna=False)["value"].count().max()
+    if len(cases) and most < repeats.k:
+        raise UsageError(
+            f"{repeats.name} needs {repeats.k} scored attempts of a row; the most are {most}: ask "
+            f"again with repeat={repeats.k} or more"
+        )
+
+
+def estimates(cases: Any, axes: list[str], repeats: Repeats) -> Any:
+    """Return the estimate of each row in each variant, as cases with one attempt.
+
+    Rows with fewer than k attempts have none. `n_attempts` counts those of an estimate.
+    """
     counts = cases.groupby(["row_key", *axes], sort=False, observed=True)["value"]
     counts = counts.agg(["sum", "count"]).reset_index()
     enough = counts[counts["count"] >= repeats.k]
-    if len(cases) and not len(enough):
-        raise UsageError(
-            f"{repeats.name} needs {repeats.k} scored attempts of a row; the most are "
-            f"{int(counts['count'].max())}: ask again with repeat={repeats.k} or more"
-        )
     values = [
         repeats.estimate(round(right), n)
         for right, n in zip(enough["sum"].tolist(), enough["count"].tolist(), strict=True)

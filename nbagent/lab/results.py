@@ -225,13 +225,16 @@ class BatchResults(ABC):
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write its cases and scores to a JSON file, as a baseline: data only, secrets hidden.
 
+        A batch at work is waited for.
+
         `nbagent.read_batch` reads it, `check(baseline=…)` compares with it. Texts are cut so that
         the file has at most 16 MB; runs stay in the store.
 
         Returns:
             The file.
         """
-        return save_batch(path, self.name, self.axes, self.results())
+        done = self._at_its_end()
+        return save_batch(path, done.name, done.axes, done.results())
 
     def check(
         self,
@@ -246,8 +249,8 @@ class BatchResults(ABC):
     ) -> CheckResult:
         """Check the scores, for example in a test: `assert batch.check(min={"exact": 0.9})`.
 
-        Every variant must meet every requirement; `batch.only(prompt="v2").check(…)` checks one.
-        Every case must have its answer and its scores.
+        A batch at work is waited for. Every variant must meet every requirement, and every case
+        must have its answer and its scores; `batch.only(prompt="v2").check(…)` checks one variant.
 
         Args:
             min: least mean of each score. The mean itself must reach it; its interval is shown. A
@@ -277,7 +280,11 @@ class BatchResults(ABC):
             max_cost_usd=max_cost_usd,
         )
         earlier = None if source is None else self._baseline(source).results()
-        return check_results(self.name, self.results(), required, earlier)
+        return check_results(self.name, self._at_its_end().results(), required, earlier)
+
+    def _at_its_end(self) -> BatchResults:
+        """Wait for its end if it is at work, and return it."""
+        return self
 
     def _baseline(self, source: Any) -> BatchResults:
         """Return the batch that `not_worse_than` names."""

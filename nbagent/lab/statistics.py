@@ -26,7 +26,7 @@ from nbagent.lab.intervals import (
     share_interval,
     without_noise,
 )
-from nbagent.lab.repeats import Repeats, estimates, repeats_of
+from nbagent.lab.repeats import Repeats, check_attempts, estimates, repeats_of
 from nbagent.lab.score_kinds import Scores, numeric, scores_of_cases
 from nbagent.lab.variant_axes import (
     axis_with_labels,
@@ -158,6 +158,9 @@ def compare(
         failed=failed,
         repeats=repeats_of(pass_at, pass_all),
     )
+    if options.repeats is not None:
+        keys = list(dict.fromkeys([*options.apart, *names]))
+        check_attempts(_counted(scores.frame, failed), keys, options.repeats)
     dtypes = {**dict.fromkeys((*options.apart, over), "string"), **_DTYPES}
     made: Any = frame_of(_rows([*_cells(scores, options)], scores))
     return made.reindex(columns=list(dtypes)).astype(dtypes)

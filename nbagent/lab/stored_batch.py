@@ -254,9 +254,8 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        return public_names(
-            super().__dir__(), {"case_source", "continued", "notebook_record", "stop"}
-        )
+        hidden = {"case_source", "continued", "notebook_record", "stop"}
+        return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:
         progress = self.progress

@@ -172,10 +172,7 @@ class NotebookFrontend(Frontend):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        if not kernel.in_kernel():
-            return False
-        opener = cases_opener(progress.name, controls)
-        return self._show_list(BatchSnapshot(progress), None, batch_metadata(controls), opener)
+        return _show_list(BatchSnapshot(progress), None, controls, progress.name)
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -183,7 +180,7 @@ class NotebookFrontend(Frontend):
 
     def show_list(self, runs: RunList, *, search: Callable[[str], RunList] | None = None) -> bool:
         """Show a list of runs, and below it a place for the run that is clicked."""
-        return self._show_list(runs, search, {})
+        return _show_list(runs, search)
 
     def show_cases(self, source: CaseSource) -> bool:
         """Show the page over all cases; a plain table where no page shows it."""
@@ -191,25 +188,6 @@ class NotebookFrontend(Frontend):
             return False
         button_actions.enable_buttons()
         show_cases(source)
-        return True
-
-    def _show_list(
-        self,
-        runs: RunList,
-        search: Callable[[str], RunList] | None,
-        metadata: Mapping[str, Any],
-        show_cases: Callable[[Output], object] | None = None,
-    ) -> bool:
-        if not kernel.in_kernel():
-            return False
-        if kernel.is_headless():
-            made = {"text/html": page(runs.node()), "text/plain": str(runs)}
-            display(made, raw=True, metadata=dict(metadata))
-        else:
-            button_actions.enable_buttons()
-            output = ListOutput(search)
-            output.show_cases = show_cases
-            output.show(runs, metadata)
         return True
 
     def forget(self, run_ids: tuple[str, ...]) -> None:
@@ -221,6 +199,28 @@ class NotebookFrontend(Frontend):
         shell = get_ipython()
         if shell is not None and getattr(shell.user_ns.get("_run"), "id", None) in run_ids:
             del shell.user_ns["_run"]
+
+
+def _show_list(
+    runs: RunList,
+    search: Callable[[str], RunList] | None = None,
+    controls: BatchControls | None = None,
+    batch_name: str = "",
+) -> bool:
+    """Show a list in an output of the cell; `controls` and the name are those of a batch."""
+    if not kernel.in_kernel():
+        return False
+    metadata = batch_metadata(controls) if controls else {}
+    if kernel.is_headless():
+        made = {"text/html": page(runs.node()), "text/plain": str(runs)}
+        display(made, raw=True, metadata=metadata)
+        return True
+    button_actions.enable_buttons()
+    output = ListOutput(search)
+    if controls is not None:
+        output.show_cases = cases_opener(batch_name, controls)
+    output.show(runs, metadata)
+    return True
 
 
 class RawSink(NoticePrinter):

@@ -428,7 +428,7 @@ class WireClient(ChatDoors):
         if self._http.asks_key and not state.key_renewed and _is_key_refused(fault):
             state.key_renewed = True
             text = "the server refused the key, so the function in api_key= is asked once more."
-            return ClientNotice("retry", text, state.attempts, error=fault.info)
+            return ClientNotice("retry", text, state.attempts, 0.0, fault.info, fault.status)
         # Groq and Gemini report a call that the model wrote wrongly as an error. A second answer is
         # usually right; a third request would only cost money.
         if fault.kind in ("unreadable_call", "missing_calls", "nothing_readable"):
@@ -441,7 +441,7 @@ class WireClient(ChatDoors):
         state.attempts += 1
         state.waited_s += wait_s
         text = f"{fault.message} Trying again in {wait_s:.1f} s."
-        return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info)
+        return ClientNotice("retry", text, state.attempts - 1, wait_s, fault.info, fault.status)
 
     def _workaround_notice(
         self, state: _RequestState, fault: ModelError, attempt: _Attempt

@@ -25,6 +25,12 @@ from dataclasses import replace
 from nbagent.providers.address import UrlTemplate
 from nbagent.providers.batches.offer import BatchOffer
 from nbagent.providers.keys import KeyHeader
+from nbagent.providers.server_batches import (
+    anthropic_batches,
+    azure_batches,
+    google_batches,
+    openai_batches,
+)
 from nbagent.providers.server_row import Server
 from nbagent.providers.server_wires import (
     anthropic_wires,
@@ -65,7 +71,7 @@ _OPENAI = Profile(
     has_responses=True,
     responses_schema=True,
 )
-_OPENAI_BATCHES = BatchOffer(form="openai")
+_OPENAI_BATCHES = BatchOffer(open=openai_batches)
 """OpenAI's guide, Batch API: "50% lower costs"."""
 _HOSTED = Profile(return_reasoning="never", names_tool_results=True)
 _GEMINI = replace(_HOSTED, default_path="/v1beta/openai", null_content=True)
@@ -114,8 +120,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("AZURE_OPENAI_BASE_URL", "AZURE_OPENAI_ENDPOINT"),
         telemetry_name="azure.ai.openai",
         quirks=replace(_OPENAI, default_path="/openai/v1"),
-        # learn.microsoft.com, Azure OpenAI global batch: `url` is `/chat/completions`.
-        batches=replace(_OPENAI_BATCHES, endpoint_prefix=""),
+        batches=BatchOffer(open=azure_batches),
     ),
     Server(
         name="anthropic",
@@ -126,7 +131,7 @@ SERVERS: tuple[Server, ...] = (
         base_url_variables=("ANTHROPIC_BASE_URL",),
         default_model="claude-sonnet-5-5",
         # platform.claude.com, Batch processing: half the price of input and output.
-        batches=BatchOffer(form="anthropic"),
+        batches=BatchOffer(open=anthropic_batches),
         # Of its endpoint for Chat Completions.
         quirks=Profile(
             return_reasoning="never",
@@ -146,7 +151,7 @@ SERVERS: tuple[Server, ...] = (
         default_model="gemini-3.8-flash",
         telemetry_name="gcp.gemini",
         # ai.google.dev, Batch API: "50% of the standard cost".
-        batches=BatchOffer(form="google"),
+        batches=BatchOffer(open=google_batches),
         quirks=_GEMINI,  # Of its endpoint for Chat Completions.
     ),
     Server(

@@ -97,12 +97,12 @@ class BatchControls(Protocol):
         """Stop at once; with `after_rows` after the running cases have ended."""
         ...
 
-    def case_source(self) -> CaseSource:
-        """Return its cases for a page over all of them."""
-        ...
-
     def notebook_record(self) -> Mapping[str, Any]:
         """Return the form in which a saved notebook holds the batch as it is now."""
+        ...
+
+    def case_source(self) -> CaseSource:
+        """Return its cases for a page over all of them."""
         ...
 
 

@@ -135,6 +135,71 @@ PROVIDER = _word(
 )
 
 
+def hash_sql(cell: str) -> str:
+    """SQL of the hash in a cell, which is a number in `hashes`, or the hash itself in a row of
+    version 6."""
+    return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
+
+
+def json_text_sql(document: str, path: str) -> str:
+    """SQL of a text in a JSON document, at a path that is SQL, too."""
+    text = f"CAST(json_extract({document}, {path}) AS TEXT)"
+    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
+    return f"CASE WHEN instr({document}, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+
+
+_ATTEMPT_STATUSES = json_text_sql("x.doc", "'$.attempt_statuses'")
+_PARENT_OF_LINE = "FROM line JOIN runs p ON p.run_id = line.parent_id AND p.n < line.n"
+"""A run is stored after its parent; in a stranger's store one may be its own ancestor."""
+DEPTH = Column(
+    name="depth",
+    dtype="Int64",
+    doc="number of runs that it continues, one after the other; 0: it continues none",
+    sql="CASE WHEN x.parent_id IS NULL THEN 0 ELSE (WITH RECURSIVE line(n, parent_id) AS ("
+    f"SELECT x.n, x.parent_id UNION ALL SELECT p.n, p.parent_id {_PARENT_OF_LINE}) "
+    "SELECT count(line.parent_id) FROM line) END",
+)
+PROMPT_BEFORE = (
+    "coalesce((SELECT p.prompt_tokens FROM turns p WHERE p.run = x.run AND p.turn < x.turn "
+    "AND p.prompt_tokens IS NOT NULL ORDER BY p.turn DESC LIMIT 1), "
+    "CASE WHEN r.parent_id IS NOT NULL THEN (WITH RECURSIVE line(n, parent_id, bound) AS ("
+    "SELECT r.n, r.parent_id, x.turn UNION ALL SELECT p.n, p.parent_id, min(line.bound, "
+    "coalesce((SELECT min(t.turn) FROM turns t WHERE t.run = line.n), line.bound)) "
+    f"{_PARENT_OF_LINE}) SELECT p.prompt_tokens FROM line JOIN turns p ON p.run = line.n "
+    "AND p.turn < line.bound AND p.prompt_tokens IS NOT NULL "
+    "ORDER BY line.n DESC, p.turn DESC LIMIT 1) END, 0)"
+)
+"""SQL of the prompt tokens of the request before, in this run or in those that it continues."""
+RESENT_TOKENS = Column(
+    name="resent_tokens",
+    dtype="Int64",
+    doc="part of prompt_tokens that the request before had sent, too; at most its prompt_tokens",
+    sql=f"min(x.prompt_tokens, {PROMPT_BEFORE})",
+)
+NEW_PROMPT_TOKENS = Column(
+    name="new_prompt_tokens",
+    dtype="Int64",
+    doc="part of prompt_tokens that was sent for the first time: the other part",
+    sql=f"x.prompt_tokens - {RESENT_TOKENS.sql}",
+)
+TOOLSET_TOKENS_EST = Column(
+    name="toolset_tokens_est",
+    dtype="Int64",
+    doc="tokens of the tool definitions; estimate: 4 characters a token",
+    sql="CASE WHEN x.toolset_sha IS NULL THEN 0 ELSE (SELECT (coalesce((SELECT sum("
+    "length(json_extract(v.value, '$.name')) + length(json_extract(v.value, '$.description')) "
+    "+ length(json_extract(v.value, '$.parameters'))) FROM json_each("
+    "CASE WHEN json_valid(s.text) THEN s.text ELSE '[]' END) v), 0) + 3) / 4 "
+    f"FROM texts s WHERE s.kind = 'toolset' AND s.sha = {hash_sql('x.toolset_sha')}) END",
+)
+RESULT_TOKENS_EST = Column(
+    name="result_tokens_est",
+    dtype="Int64",
+    doc="estimate: 4 characters a token",
+    sql="(length(x.result) + 3) / 4",
+)
+
+
 def _error_columns(of: str) -> tuple[Column, ...]:
     return (
         _word("error_code", f"code of the error of the {of}", path="error.code"),
@@ -184,6 +249,7 @@ RUNS = (
     _text("conversation_id", "run that began the conversation", path=COMPUTED),
     _text("root_id", "run that began the tree of continued and forked runs", path=COMPUTED),
     _text("parent_id", "run that it continues or forks"),
+    DEPTH,
     _word("kind", "start, continue, resume or fork"),
     _text("forked_from", "turn of the parent that a fork repeats", path="forked_from.turn_id"),
     _text("name", "name given with --name"),
@@ -265,6 +331,12 @@ TURNS = (
     _text("text", "answer of the model", sql="m.text"),
     _text("reasoning", "reasoning of the model, if it was sent", sql="m.reasoning"),
     _count("attempts", "requests that were sent for it"),
+    _text(
+        "attempt_statuses",
+        "status of each failed attempt, as 429,503; a code where no status came",
+        sql="CASE WHEN instr(x.doc, 'attempt_statuses') AND json_valid(x.doc) "
+        f"THEN {_ATTEMPT_STATUSES} END",
+    ),
     _number("retry_wait_ms", "time waited between attempts"),
     _word(
         "source", "live, hit (cache), replay (recording) or offline", path="response.meta.source"
@@ -273,6 +345,9 @@ TURNS = (
     _count("n_new", "messages that the turn before did not send", path="request.n_new"),
     _count("tool_calls", "tool calls in the answer", path=COMPUTED),
     *_token_columns("response.usage"),
+    RESENT_TOKENS,
+    NEW_PROMPT_TOKENS,
+    TOOLSET_TOKENS_EST,
     _number("cost_usd", "cost; missing if the price is not known"),
     _number("cost_input_usd", "part for prompt tokens that were not cached"),
     _number("cost_cached_usd", "part for tokens read from or written to a cache"),
@@ -318,7 +393,7 @@ TOOL_RUNS = (
     _text("reason", "reason that the person or the rule gave"),
     _json("result", "result that the model was given, as JSON", path=COMPUTED),
     _count("result_chars", "length of the result", sql="length(x.result)"),
-    _count("result_tokens_est", "estimate: 4 characters a token", sql="(length(x.result) + 3) / 4"),
+    RESULT_TOKENS_EST,
     _flag("truncated", "true if the result was cut to its budget"),
     _json("notes", "remarks for the person, as a JSON array", is_optional=True),
     _word("approval", "allowed, denied or edited; missing if no approval was needed"),
@@ -437,12 +512,6 @@ TABLES_OF_RUN = tuple(
     name for name, table in TABLES.items() if "run" in table.by_name and name != "forgotten"
 )
 """Tables whose rows belong to a run: they are deleted with it."""
-
-
-def hash_sql(cell: str) -> str:
-    """SQL of the hash in a cell, which is a number in `hashes`, or the hash itself in a row of
-    version 6."""
-    return f"coalesce((SELECT h.sha FROM hashes h WHERE h.n = {cell}), {cell})"
 
 
 # `run` needs the type of `runs.n`: with another affinity SQLite does not use the key for

@@ -18,7 +18,7 @@ from nbagent.contracts.model import FinishReason
 from nbagent.contracts.records import Phase, RanIn
 from nbagent.contracts.stop_reasons import StopReason
 from nbagent.store import columns as declared
-from nbagent.store.columns import TIMESTAMP, Column, Dtype, hash_sql
+from nbagent.store.columns import TIMESTAMP, Column, Dtype, hash_sql, json_text_sql
 
 KNOWN_VALUES: dict[str, tuple[str, ...]] = {
     "error_code": get_args(ErrorCode),
@@ -41,8 +41,11 @@ ALIASES = {
     "state": "phase",
     "status": "phase",
     "tool": "tool_name",
+    "ended": "ended_at",
 }
 """Short names of columns, for filters and `sort`."""
+TEXT_FILTER = "text"
+"""Filter that finds texts which contain its value; other filters find equal values."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +59,8 @@ class Frame:
     order: str
     time_column: str
     """SQL of the time for `since` and `until`; never NULL."""
+    sorted_by: tuple[str, ...] = ("turn", "position")
+    """Columns by which rows of several sources are sorted within a run; the last one first."""
     run_number: str = "x.run"
     """SQL of the number of the row's run."""
     is_nested: bool = False
@@ -66,6 +71,11 @@ class Frame:
     """SQL of filters that are no column of the frame."""
     first: tuple[str, ...] = ()
     """Columns that a person looks at first; the others follow as they are declared."""
+
+    @property
+    def newest_first(self) -> str:
+        """SQL of the reversed order."""
+        return self.order.replace(",", " DESC,") + " DESC"
 
     @cached_property
     def by_name(self) -> dict[str, Column]:
@@ -85,9 +95,11 @@ class Frame:
         return self.by_name[name].sql.startswith("r.")
 
     def dtype(self, name: str) -> Dtype:
-        """Dtype of a column; filters that are no column are words."""
+        """Dtype of a column; filters that are no column are words, or text to be contained."""
         column = self.by_name.get(name)
-        return column.dtype if column else "category"
+        if column is None:
+            return "string" if name == TEXT_FILTER else "category"
+        return column.dtype
 
 
 _RUN_FILTERS = {"session": "r.session", "batch": "r.batch", "model": "r.model"}
@@ -100,13 +112,29 @@ _MESSAGES = """(
         m.reasoning, m.tool_calls, m.tool_call_id, m.tool_name, m.chars, m.has_image, m.at
     FROM messages m JOIN runs s ON s.n = m.run WHERE m.position >= 0
 ) x JOIN runs r ON r.n = x.run"""
-# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs.
+# `+`: grouped in the order of the index of hashes, it would scan the turns of all runs. The texts
+# are joined after that: sorting would copy them.
 _SYSTEM_MESSAGES = f"""(
-    SELECT t.run, -1 AS position, min(t.turn) AS turn, 'system' AS role, 'system' AS source, s.text,
+    SELECT g.run, -1 AS position, g.turn, 'system' AS role, 'system' AS source, s.text,
         NULL AS reasoning, NULL AS tool_calls, NULL AS tool_call_id, NULL AS tool_name,
-        length(s.text) AS chars, 0 AS has_image, t.started_at AS at
-    FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA} GROUP BY t.run, +t.system_sha
+        length(s.text) AS chars, 0 AS has_image, g.at
+    FROM (
+        SELECT t.run, min(t.turn) AS turn, t.system_sha, t.started_at AS at
+        FROM turns t GROUP BY t.run, +t.system_sha
+    ) g JOIN texts s ON s.sha = {hash_sql("g.system_sha")}
 ) x JOIN runs r ON r.n = x.run"""
+_TOOLS_OF_TOOLSET = "json_each(CASE WHEN json_valid(s.text) THEN s.text ELSE '[]' END) v"
+_TOOL_SHA = "json_extract(v.value, '$.traits.sha')"
+_HAS_TOOL_SHA = f"{_TOOL_SHA} <> '' AND {_TOOL_SHA} NOT GLOB '*[^0-9a-f]*'"
+"""A stranger's store may have any text there, which SQLite could not return."""
+_TOOL_TEXT = "json_remove(v.value, '$.traits')"
+
+
+def _started_at(number: str) -> str:
+    """SQL of the start of a run."""
+    return f"(SELECT r.started_at FROM runs r WHERE r.n = {number})"
+
+
 _PROMPTS_BY_SCAN = f"""(
     SELECT template_sha AS sha, 'template' AS kind, coalesce(template, prompt) AS text,
         min(started_at) AS first_seen, max(started_at) AS last_seen, count(*) AS runs
@@ -115,6 +143,14 @@ _PROMPTS_BY_SCAN = f"""(
     SELECT s.sha, 'system', s.text, min(t.started_at), max(t.started_at), count(DISTINCT t.run)
     FROM turns t JOIN texts s ON s.sha = {_SYSTEM_SHA}
     WHERE t.run IN (SELECT n FROM runs) GROUP BY s.sha
+    UNION ALL
+    SELECT d.sha, 'tool', d.text, {_started_at("d.first")}, {_started_at("d.last")}, d.runs FROM (
+        SELECT {_TOOL_SHA} AS sha, min({_TOOL_TEXT}) AS text, min(t.run) AS first,
+            max(t.run) AS last, count(DISTINCT t.run) AS runs
+        FROM turns t JOIN texts s ON s.sha = {hash_sql("t.toolset_sha")} AND s.kind = 'toolset',
+            {_TOOLS_OF_TOOLSET}
+        WHERE {_HAS_TOOL_SHA} AND t.run IN (SELECT n FROM runs) GROUP BY 1
+    ) d
 ) x"""
 """Prompts of a store whose table `prompts` is not complete yet."""
 # `+h.n`: without the type of `hashes.n`, or SQLite would not use the index of `turns.system_sha`,
@@ -122,6 +158,29 @@ _PROMPTS_BY_SCAN = f"""(
 _OF_TEMPLATE = "FROM runs r WHERE r.template_sha = x.sha"
 _OF_SYSTEM = (
     "FROM turns t WHERE t.system_sha = (SELECT +h.n FROM hashes h WHERE h.sha = x.sha) "
+    "AND t.run NOT IN (SELECT run FROM forgotten)"
+)
+# Runs are numbered in the order of their start: the index of toolsets has the first and last use.
+_USE_OF_TOOLSET = (
+    "(SELECT {}(t.run) FROM turns t "
+    "WHERE t.toolset_sha = (SELECT +h.n FROM hashes h WHERE h.sha = s.sha) "
+    "AND t.run NOT IN (SELECT run FROM forgotten))"
+)
+_PROMPTS = "(SELECT p.*, NULL AS text FROM prompts p) x"
+_TOOLS = f"""(
+    SELECT d.sha, 'tool' AS kind, d.text, {_started_at("d.first")} AS first_seen,
+        {_started_at("d.last")} AS last_seen
+    FROM (
+        SELECT {_TOOL_SHA} AS sha, min({_TOOL_TEXT}) AS text,
+            min({_USE_OF_TOOLSET.format("min")}) AS first,
+            max({_USE_OF_TOOLSET.format("max")}) AS last
+        FROM texts s, {_TOOLS_OF_TOOLSET}
+        WHERE s.kind = 'toolset' AND {_HAS_TOOL_SHA} GROUP BY 1
+    ) d WHERE d.first IS NOT NULL
+) x"""
+_OF_TOOL = (
+    "FROM turns t WHERE t.toolset_sha IN (SELECT +h.n FROM texts s JOIN hashes h ON h.sha = s.sha, "
+    f"{_TOOLS_OF_TOOLSET} WHERE s.kind = 'toolset' AND {_TOOL_SHA} = x.sha) "
     "AND t.run NOT IN (SELECT run FROM forgotten)"
 )
 _TARGET_NODES = (".currentNodeId.set", '."currentNodeId.set"')
@@ -160,9 +219,7 @@ conversation."""
 
 
 def _transition_field(key: str) -> str:
-    text = f"CAST(json_extract(x.body, x.place || '{key}') AS TEXT)"
-    # A model may write half a surrogate pair, which SQLite cannot return as text: read it as bytes.
-    return f"CASE WHEN instr(x.body, '\\ud') THEN CAST({text} AS BLOB) ELSE {text} END"
+    return json_text_sql("x.body", f"x.place || '{key}'")
 
 
 def _moved(key: str) -> str:
@@ -199,13 +256,13 @@ _TRANSITION_COLUMNS = (
     Column(name="agent", dtype="category", doc="agent at work"),
 )
 _PROMPT_COLUMNS = (
-    Column(name="sha", doc="hash, to join on template_sha or system_sha"),
-    Column(name="kind", dtype="category", doc="template or system"),
+    Column(name="sha", doc="hash, to join on template_sha, system_sha or tool_sha"),
+    Column(name="kind", dtype="category", doc="template, system or tool"),
     Column(
         name="text",
-        doc="text of the prompt",
+        doc="text of the prompt; definition of the tool, as JSON",
         sql=f"CASE x.kind WHEN 'template' THEN (SELECT coalesce(r.template, r.prompt) "
-        f"{_OF_TEMPLATE} ORDER BY r.started_at LIMIT 1) "
+        f"{_OF_TEMPLATE} ORDER BY r.started_at LIMIT 1) WHEN 'tool' THEN x.text "
         "ELSE (SELECT s.text FROM texts s WHERE s.sha = x.sha) END",
     ),
     Column(name="first_seen", dtype=TIMESTAMP, doc="start of its first use"),
@@ -215,6 +272,7 @@ _PROMPT_COLUMNS = (
         dtype="Int64",
         doc="number of runs with it",
         sql=f"CASE x.kind WHEN 'template' THEN (SELECT count(*) {_OF_TEMPLATE}) "
+        f"WHEN 'tool' THEN (SELECT count(DISTINCT t.run) {_OF_TOOL}) "
         f"ELSE (SELECT count(DISTINCT t.run) {_OF_SYSTEM}) END",
     ),
 )
@@ -248,6 +306,7 @@ FRAMES = {
         ),
         order="r.n, x.turn, x.position",
         time_column="coalesce(x.queued_at, x.started_at, r.started_at)",
+        filters={TEXT_FILTER: "coalesce(x.args, '') || char(10) || coalesce(x.result, '')"},
     ),
     "messages": Frame(
         columns=declared.MESSAGES,
@@ -275,7 +334,8 @@ FRAMES = {
     ),
     "prompts": Frame(
         columns=_PROMPT_COLUMNS,
-        sources=("prompts x",),
+        sources=(_PROMPTS, _TOOLS),
+        sorted_by=("sha", "first_seen"),
         order="x.first_seen, x.sha",
         time_column="x.last_seen",
         run_number="",

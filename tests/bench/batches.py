@@ -20,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from measure import Row, child, least, timed
-from sides import forget_peak, status_mb
+from sides import BareLoop, forget_peak, status_mb
 from stories import Story
 
 from nbagent import Agent
@@ -32,6 +32,7 @@ from nbagent.store.writer import Store
 
 _SCORES_A_RUN = 5
 _TICK_S = 0.005
+_AT_ONCE = 16
 
 
 def rows(server: str, *, quick: bool) -> Iterator[Row]:
@@ -41,13 +42,16 @@ def rows(server: str, *, quick: bool) -> Iterator[Row]:
     what = f"a batch of {n:,} rows, concurrency 16"
     note = f"{found['wall_s']:.1f} s in all"
     yield Row(f"{what}: a run of one turn, CPU", found["cpu_ms"], "ms", 5.0, note)
+    note = f"bare {found['bare_ms']:.2f} ms"
+    ratio = found["cpu_ms"] / found["bare_ms"]
+    yield Row(f"{what}: a run of one turn, CPU against a bare loop", ratio, "×", 1.6, note)
     note = f"on {found['idle_mb']:.0f} MB idle"
     yield Row(f"{what}: added memory", found["added_mb"], "MB", 150.0, note)
     note = (
         f"{found['uncollected_ms']:.0f} without Python's garbage collections, of which one takes "
         f"{found['collection_ms']:.0f} here; beside a busy Python thread {found['control_ms']:.0f}"
     )
-    yield Row(f"{what}: the caller's loop is late by at most", found["late_ms"], "ms", 50.0, note)
+    yield Row(f"{what}: the caller's loop is late by at most", found["late_ms"], "ms", 25.0, note)
     yield _joined(2_000 if quick else 100_000, times=2 if quick else 5)
 
 
@@ -137,6 +141,22 @@ async def _busy(seconds: float) -> None:
     await asyncio.to_thread(work)
 
 
+async def _bare_ms(base_url: str, n: int) -> float:
+    """CPU of a run of one turn, of as many at once, in a loop written by hand."""
+    loop, waiting = BareLoop(base_url), iter(range(n))
+
+    async def work() -> None:
+        for _ in waiting:
+            await loop.turns()
+
+    await loop.turns()
+    cpu_s = time.process_time()
+    await asyncio.gather(*(work() for _ in range(_AT_ONCE)))
+    cpu_s = time.process_time() - cpu_s
+    await loop.client.aclose()
+    return cpu_s * 1000 / n
+
+
 async def _measured(base_url: str, n: int) -> dict[str, float]:
     import pandas as pd
 
@@ -144,7 +164,7 @@ async def _measured(base_url: str, n: int) -> dict[str, float]:
 
     async def ask(name: str, count: int) -> None:
         table = pd.DataFrame({"n": range(count)})
-        batch = await agent.amap(table, "Take step {{ n }}.", name=name, concurrency=16)
+        batch = await agent.amap(table, "Take step {{ n }}.", name=name, concurrency=_AT_ONCE)
         assert batch.progress.ok == count, batch
 
     await ask("warm", 32)
@@ -155,12 +175,14 @@ async def _measured(base_url: str, n: int) -> dict[str, float]:
     late = await _lateness(lambda: ask("all", n))
     cpu_s, wall_s = time.process_time() - cpu_s, time.perf_counter() - wall_s
     added_mb = status_mb("VmHWM") - idle_mb
+    bare_ms = await _bare_ms(base_url, n)
     collection_ms = timed(gc.collect, 3)
     gc.disable()
     uncollected = await _lateness(lambda: ask("again", n))
     control = await _lateness(lambda: _busy(wall_s))
     return {
         "cpu_ms": cpu_s * 1000 / n,
+        "bare_ms": bare_ms,
         "wall_s": wall_s,
         "idle_mb": idle_mb,
         "added_mb": added_mb,

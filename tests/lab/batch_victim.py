@@ -1,6 +1,6 @@
 """A process that works on a batch and dies by SIGKILL at a named moment: `POINT FOLDER`.
 
-`batch_of`, `NAME` and `ROWS` serve the test as well.
+The agent, the table and the names serve the test as well.
 """
 
 from __future__ import annotations
@@ -55,8 +55,14 @@ def note(folder: Path, kind: str, text: str) -> None:
     os.close(descriptor)
 
 
-def batch_of(folder: Path, die: Callable[[str], None] = lambda point: None) -> Any:
-    """The batch, planned: each row calls a tool and answers, a function and a judge score it."""
+TABLE: Any = pd.DataFrame({"n": range(ROWS)})
+TEMPLATE = "{{ n }} please"
+
+
+def agent_and_scorers(
+    folder: Path, die: Callable[[str], None] = lambda point: None
+) -> tuple[Any, list[Any]]:
+    """An agent that calls a tool and answers each row; a function and a judge score it."""
 
     @nbagent.tool
     def look(n: int) -> str:
@@ -84,8 +90,7 @@ def batch_of(folder: Path, die: Callable[[str], None] = lambda point: None) -> A
 
     judge = nbagent.judge("Is it fine?", model=offline.script([judged] * 100, name="judge"))
     agent = nbagent.Agent(offline.script([answer] * 100, name="m"), tools=[look], quiet=True)
-    how: dict[str, Any] = {"name": NAME, "concurrency": 2, "score": [exact, judge], "start": False}
-    return agent.map(pd.DataFrame({"n": range(ROWS)}), "{{ n }} please", **how)
+    return agent, [exact, judge]
 
 
 def _die_around(
@@ -118,4 +123,5 @@ def main() -> None:
         die("after an end is stored" if is_end else "")
 
     store.commit = dying_commit
-    batch_of(folder, die).wait()
+    agent, scorers = agent_and_scorers(folder, die)
+    agent.map(TABLE, TEMPLATE, name=NAME, concurrency=2, score=scorers).wait()

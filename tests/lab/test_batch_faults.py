@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import threading
 import time
@@ -272,6 +273,35 @@ def test_a_scoring_that_is_stopped_leaves_no_errors_and_goes_on() -> None:
     assert scores["error"].isna().tolist() == [True] * len(scores)
     assert 0 < frame["score_dawdle"].notna().sum() < 12
     assert batch.resume().frame()["score_dawdle"].tolist() == [True] * 12
+
+
+@pytest.mark.parametrize("kind", ["sync", "async", "busy"])
+def test_a_scorer_that_never_ends_holds_one_case_until_a_stop(kind: str) -> None:
+    gate = threading.Event()  # lets the thread end, which nothing can end from outside
+
+    def sync(row: Any, run: Any) -> bool:
+        return row.n != 1 or gate.wait(60)
+
+    async def idle(row: Any, run: Any) -> bool:
+        return row.n != 1 or await asyncio.Event().wait()
+
+    def busy(row: Any, run: Any) -> bool:
+        while row.n == 1 and not gate.is_set():
+            pass
+        return True
+
+    endless = scorer({"sync": sync, "async": idle, "busy": busy}[kind], "endless")
+    batch = ask(TABLE, concurrency=2, score=endless)
+    until(lambda: batch.progress.ok == 12 and nbagent.scores(batch="b")["value"].sum() == 11)
+    batch.stop()
+    try:
+        progress = batch.wait().progress
+    finally:
+        gate.set()
+    assert (progress.state, progress.ok) == ("Stopped", 12)
+    assert progress.notes == (), "it was stopped, it did not fail"
+    assert ask(TABLE, score=scorer(lambda row, run: True, "endless")).wait().progress.ok == 12
+    assert len(asked) == 12
 
 
 def test_scoring_while_it_is_at_work_is_refused_and_changes_nothing() -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lab.batch_victim import NAME, POINTS, ROWS, batch_of
+from lab.batch_victim import NAME, POINTS, ROWS, TABLE, TEMPLATE, agent_and_scorers
 
 import nbagent
 
@@ -37,6 +37,15 @@ def kill(point: str, folder: Path) -> None:
         [sys.executable, "-W", "ignore", "-c", MAIN, point, str(folder)], env=environ, check=False
     )
     assert died.returncode == -signal.SIGKILL
+
+
+def go_on(folder: Path, *, by_name: bool) -> Any:
+    """Continue the batch in this process: by its name, or by the same call."""
+    agent, scorers = agent_and_scorers(folder)
+    how: dict[str, Any] = {"score": scorers, "concurrency": AT_WORK}
+    if by_name:
+        return nbagent.batch(NAME, data=TABLE, agent=agent, **how).resume()
+    return agent.map(TABLE, TEMPLATE, name=NAME, **how).wait()
 
 
 def lines(folder: Path, kind: str) -> Counter[str]:
@@ -64,7 +73,7 @@ def test_a_batch_killed_at_a_moment_continues_and_pays_nothing_twice(
     kill(point, tmp_path)
     answered, scored = stored()
     asked_before = lines(tmp_path, "asked")
-    done = batch_of(tmp_path).wait()
+    done = go_on(tmp_path, by_name=POINTS.index(point) % 2 == 1)
 
     frame: Any = done.frame()
     assert (done.progress.state, done.progress.ok) == ("Finished", ROWS)

@@ -171,6 +171,8 @@ def test_the_chance_of_several_attempts_is_compared() -> None:
         assert (frame["lo"] < frame["mean"]).all()
         assert (frame["mean"] < frame["hi"]).all()
     assert compared(batch, pass_at=1)["mean"].tolist() == plain["mean"].tolist()
+    groups: Any = batch.compare(by="language", pass_all=4)
+    assert groups["mean"].tolist() == [0, 0, 0, 0.5, 0, 0]
     wrong: dict[str, dict[str, Any]] = {
         "needs 5 scored attempts of a row; the most are 4": {"pass_at": 5},
         "give one of them": {"pass_at": 1, "pass_all": 1},

@@ -451,12 +451,12 @@ def parity(row: Any, run: Any) -> bool:
 
 
 def test_a_live_batch_is_checked_against_its_file_and_others_of_the_store(tmp_path: Path) -> None:
-    first = ask(score=parity).wait()
+    first = ask(score=parity)
     file = first.save(tmp_path / "baseline.json")
     worse = agent(lambda request: "no idea").map(
         pd.DataFrame({"n": range(3)}), "{{ n }}", name="worse", score=parity
     )
-    worse = worse.wait()
+    assert not worse.check(min={"parity": 1}), "it is waited for"
     limits: dict[str, Any] = {"min": {"parity": 1}}
     assert first.check(**limits, not_worse_than=file)
     opened: Any = nbagent.batch("b")

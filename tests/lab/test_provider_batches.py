@@ -117,6 +117,27 @@ def _as_responses(line: bytes) -> bytes:
     return json.dumps(body).encode()
 
 
+ENDPOINTS = {
+    "openai:little": "/v1/chat/completions",
+    "openai-responses:little": "/v1/responses",
+    "groq:little": "/v1/chat/completions",
+    "azure:little": "/chat/completions",
+}
+
+
+@pytest.mark.parametrize("model", ENDPOINTS)
+def test_each_server_gets_the_endpoint_that_its_batches_know(
+    model: str, server: BatchServer
+) -> None:
+    server.outcome = lambda n: "missing"
+    send(server, model, TABLE.head(1)).wait()
+    (sent,) = server.batches.values()
+    assert sent.facts["endpoint"] == ENDPOINTS[model]
+    line = json.loads(server.files[sent.facts["input_file_id"]])
+    assert (line["url"], line["method"]) == (ENDPOINTS[model], "POST")
+    assert (sent.facts["completion_window"], "stream" in line["body"]) == ("24h", False)
+
+
 def test_a_case_costs_half_of_a_single_request_also_in_the_estimate(
     server: BatchServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +159,18 @@ def _foreign(results: list[Any]) -> list[Any]:
         line = json.loads(results[0])
         return [json.dumps({**line, "custom_id": "not-ours"}).encode(), *results]
     return [{**results[0], "metadata": {"key": "not-ours"}}, *results]
+
+
+def _strange(lines: list[Any]) -> list[Any]:
+    """The texts of two answers are no UTF-8, and half a character; one line is nested deeply."""
+    deep = b"[" * 5_000 + b"]" * 5_000
+    first, second, third, *rest = lines
+    return [
+        first.replace(b"a:0", b"a:\xff"),
+        second.replace(b"a:1", b"a:\\ud83d"),
+        third.replace(b'"a:2"', deep),
+        *rest,
+    ]
 
 
 def _empty_bodies(results: list[Any]) -> list[Any]:
@@ -291,6 +324,14 @@ def test_gemini_answers_without_keys_are_read_in_the_order_of_their_requests(
     assert texts(batch) == [None] * 5, "which answer is whose cannot be known"
 
 
+def test_an_answer_of_broken_text_is_kept_and_a_too_deep_one_costs_its_case(
+    server: BatchServer,
+) -> None:
+    server.tamper = _strange
+    batch = send(server).wait()
+    assert texts(batch) == ["a:\ufffd", "a:\ufffd", None, "a:3", "a:4"]
+
+
 # Leaving and coming back
 
 
@@ -310,6 +351,18 @@ def test_the_wait_is_left_at_once_and_the_same_call_collects_the_answers(
     server.hold = False
     assert texts(send(server, vendor).wait()) == ALL
     assert sizes(server) == [5]
+
+
+@SHORT
+def test_a_batch_whose_sending_was_left_is_sent_once(vendor: str, server: BatchServer) -> None:
+    server.hold_replies = True
+    batch = send(server, vendor)
+    until(lambda: server.visits)
+    batch.stop()
+    assert batch.wait().progress.state == "Stopped"
+    again = send(server, vendor)
+    server.hold_replies = False
+    assert (texts(again.wait()), sizes(server)) == (ALL, [5])
 
 
 def test_a_batch_that_is_opened_by_name_says_where_its_answers_are_and_collects_them(

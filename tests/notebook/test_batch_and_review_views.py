@@ -200,11 +200,11 @@ class Controls:
     def stop(self, *, after_rows: bool = False) -> None:
         self.stops.append(after_rows)
 
-    def case_source(self) -> CaseSource:
-        raise AssertionError("no page over all cases is opened here")
-
     def notebook_record(self) -> dict[str, Any]:
         return {}
+
+    def case_source(self) -> CaseSource:
+        raise AssertionError("no page over all cases is opened here")
 
 
 def progress(ok: int, **more: Any) -> BatchProgress:

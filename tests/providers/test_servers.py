@@ -453,9 +453,10 @@ VENDORS = re.compile(
     r"|hugging_?face|bedrock|vertex|openai|\bgpt",
     re.I,
 )
-HOMES = ("providers/servers.py", "providers/server_wires.py")
+HOMES = ("providers/servers.py", "providers/server_wires.py", "providers/server_batches.py")
 ALLOWED = {
     "providers/wires/": "its wire",
+    "providers/batches/": "its batch API",
     "providers/local/": "the package xllamacpp and the hub, from which local: loads its files",
     "providers/http_errors.py": "names of headers that a vendor sends with an error",
     "providers/rate_limits.py": "names of headers that a vendor sends with a limit",

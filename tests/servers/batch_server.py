@@ -6,6 +6,7 @@ A batch ends after some questions about it, or when a test says so.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import time
@@ -60,6 +61,8 @@ class BatchServer(Loopback):
         """So many creations are carried out, and the connection is reset before the answer."""
         self.refuse_creations: list[tuple[int, Any]] = []
         """Status and body of the next creations, which are not carried out."""
+        self.hold_replies = False
+        """Replies to what is created wait."""
         self.lost_batches: set[str] = set()
         """Ids that are answered with 404."""
         self.break_results = 0
@@ -82,6 +85,10 @@ class BatchServer(Loopback):
         visit.keep = True
         path = visit.path.partition("?")[0].removeprefix("/v1beta").removeprefix("/v1")
         reply = self._reply(visit, path)
+        while visit.method == "POST":
+            if not self.hold_replies:
+                break
+            await asyncio.sleep(0.004)
         if reply is None:
             return visit.reset()
         status, body = reply

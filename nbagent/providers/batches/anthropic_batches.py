@@ -16,7 +16,6 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.batches.batch_api import (
     CLOCK_SLACK_S,
@@ -26,6 +25,7 @@ from nbagent.providers.batches.batch_api import (
     BatchLine,
     BatchStatus,
     Submission,
+    answer_with,
     create_once,
     id_of,
     read_line,
@@ -139,11 +139,7 @@ def _created_at(batch: dict[str, Any]) -> float:
 def _answer_of(line: dict[str, Any]) -> BatchAnswer:
     custom_id = text_or_empty(line.get("custom_id"))
     result = json_object(line.get("result")) or {}
-    message = json_object(result.get("message"))
-    fault: ModelError | None = None
     match result.get("type"):
-        case "succeeded" if message is not None:
-            return BatchAnswer(custom_id=custom_id, body=dump_json(message))
         case "errored":
             fault = stream_error(result.get("error"))
         case "expired":
@@ -151,5 +147,5 @@ def _answer_of(line: dict[str, Any]) -> BatchAnswer:
         case "canceled":
             fault = unanswered_fault("cancelled")
         case _:
-            fault = unanswered_fault("")
+            return answer_with(custom_id, json_object(result.get("message")))
     return BatchAnswer(custom_id=custom_id, fault=fault)

@@ -7,20 +7,22 @@ is found out by its mark, never by sending it again.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from nbagent.contracts.canonical import json_object, load_json
+from nbagent.contracts.canonical import dump_json, json_object
 from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.json_fields import text_or_empty
 from nbagent.providers.client import WireClient
 from nbagent.providers.rate_limits import backoff_s
-from nbagent.providers.transport.sse import bad_response, preview
+from nbagent.providers.transport.sse import bad_response, load_wire, preview, safe_line
 
-_TIMEOUT_S = 600.0
-"""Deadline of one request; a file of 200 MB needs minutes on a slow line."""
+_TIMEOUT_S, _DOWNLOAD_TIMEOUT_S = 600.0, 3600.0
+"""Deadlines of one request and of a file of results; 200 MB need minutes on a slow line."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,299}")
 _RETRIES = 6
 _MAX_REPLY_BYTES = 300 * 2**20
 """Limit of one reply: Gemini gives all answers of a batch in one."""
@@ -179,7 +181,7 @@ class BatchHttp:
 
     async def lines(self, path: str) -> AsyncGenerator[bytes]:
         """Yield the lines of a file that are not empty."""
-        deadline = asyncio.get_running_loop().time() + _TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + _DOWNLOAD_TIMEOUT_S
         response_coming = self._http.send("GET", path, deadline=deadline, headers=self._headers)
         rest = bytearray()
         async with (
@@ -232,26 +234,36 @@ def unanswered_fault(why: str) -> ModelError:
     return ModelError(f"{text}; resume() asks it again", code="LLM_BAD_RESPONSE")
 
 
+def answer_with(custom_id: str, body: dict[str, Any] | None, request_id: str = "") -> BatchAnswer:
+    """Return the answer with a body; one that is missing or nested too deeply is an error."""
+    encoded = b""
+    if body is not None:
+        with suppress(TypeError, ValueError, RecursionError):
+            encoded = dump_json(body)
+    fault = None if encoded else unanswered_fault("")
+    return BatchAnswer(
+        custom_id=custom_id, body=encoded, fault=fault, request_id=request_id or None
+    )
+
+
 def read_line(line: bytes) -> dict[str, Any]:
     """Return the object in a line of results; empty if it cannot be read."""
     try:
-        return json_object(load_json(line)) or {}
-    except (ValueError, RecursionError):
+        return json_object(load_wire(line)) or {}
+    except ModelError:
         return {}
 
 
 def id_of(reply: Mapping[str, Any], field: str = "id") -> str:
-    """Return the id in a reply. Raises ModelError if there is none."""
-    if text := text_or_empty(reply.get(field)):
+    """Return the id in a reply. Raises ModelError if there is none that can be used."""
+    text = text_or_empty(reply.get(field))
+    if _ID.fullmatch(text):
         return text
-    raise bad_response("it names no id of a batch or file")
+    raise bad_response(f"it names no id of a batch or file ({safe_line(text, 80)!r})")
 
 
 def _object_of(raw: bytes) -> dict[str, Any]:
-    try:
-        reply = json_object(load_json(raw))
-    except (ValueError, RecursionError):
-        reply = None
+    reply = json_object(load_wire(raw))
     if reply is None:
         raise bad_response(f"it is no JSON object ({preview(raw)!r})")
     return reply

@@ -13,7 +13,6 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty
 from nbagent.providers.batches.batch_api import (
     MAX_PAGES,
@@ -22,9 +21,9 @@ from nbagent.providers.batches.batch_api import (
     BatchLine,
     BatchStatus,
     Submission,
+    answer_with,
     create_once,
     id_of,
-    unanswered_fault,
 )
 from nbagent.providers.http_errors import stream_error
 from nbagent.providers.transport.sse import safe_line
@@ -144,12 +143,9 @@ def _count(stats: Mapping[str, Any], name: str) -> int:
 
 
 def _answer_of(custom_id: str, item: Mapping[str, Any]) -> BatchAnswer:
-    response = json_object(item.get("response"))
-    if response is not None:
-        return BatchAnswer(custom_id=custom_id, body=dump_json(response))
-    fault: ModelError = unanswered_fault("")
     if error := json_object(item.get("error")):
         code = error.get("code")
         status = _HTTP_STATUS.get(code, code) if isinstance(code, int) else code
         fault = stream_error({"error": {**error, "code": status}})
-    return BatchAnswer(custom_id=custom_id, fault=fault)
+        return BatchAnswer(custom_id=custom_id, fault=fault)
+    return answer_with(custom_id, json_object(item.get("response")))

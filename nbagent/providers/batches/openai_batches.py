@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote
 
 from nbagent.contracts.canonical import dump_json, json_object
-from nbagent.contracts.errors import ModelError
 from nbagent.providers.answer.json_fields import objects_in, text_or_empty, token_count
 from nbagent.providers.batches.batch_api import (
     CLOCK_SLACK_S,
@@ -23,6 +22,7 @@ from nbagent.providers.batches.batch_api import (
     BatchLine,
     BatchStatus,
     Submission,
+    answer_with,
     create_once,
     id_of,
     read_line,
@@ -146,19 +146,13 @@ def _refusal(batch: Mapping[str, Any]) -> str:
 def _answer_of(line: dict[str, Any]) -> BatchAnswer:
     custom_id = text_or_empty(line.get("custom_id"))
     response = json_object(line.get("response")) or {}
-    request_id = text_or_empty(response.get("request_id")) or None
+    request_id = safe_line(text_or_empty(response.get("request_id")), 200)
     body, status = json_object(response.get("body")), token_count(response, "status_code")
-    fault: ModelError | None = None
     if error := json_object(line.get("error")):
         why = _UNANSWERED.get(text_or_empty(error.get("code")))
         fault = unanswered_fault(why) if why else stream_error({"error": error})
     elif status >= 400:
         fault = response_error(status, {}, body)
-    elif body is None:
-        fault = unanswered_fault("")
-    return BatchAnswer(
-        custom_id=custom_id,
-        body=dump_json(body) if fault is None else b"",
-        fault=fault,
-        request_id=request_id,
-    )
+    else:
+        return answer_with(custom_id, body, request_id)
+    return BatchAnswer(custom_id=custom_id, fault=fault, request_id=request_id or None)
