@@ -98,6 +98,11 @@ class SentTogether(Protocol):
         """End the wait for answers; they can be had later."""
         ...
 
+    @property
+    def n_arriving(self) -> int:
+        """Requests that are done, and whose runs cannot be made yet."""
+        ...
+
     def notes(self) -> tuple[str, ...]:
         """Return what a person should know now."""
         ...

@@ -442,7 +442,7 @@ class Runner:
     def progress(self) -> BatchProgress:
         """Return the progress so far. Any thread."""
         elapsed_s = self._ended_s or time.monotonic() - self._began
-        counts, entries = self._counts, self.entries
+        counts, entries, executor = self._counts, self.entries, self._executor
         left, per_s = counts["missing"] + counts["unfinished"], self._done / max(elapsed_s, 1e-3)
         known = any(entry.cost_usd is not None for entry in entries)
         is_running = self.state == "Running" and self._done and left
@@ -464,6 +464,7 @@ class Runner:
             failures=failures_of(entries),
             notes=self._notes(),
             models=self._models,
+            at_provider=executor.n_arriving if isinstance(executor, SentTogether) else 0,
             variants=summaries_of(entries) if self._ended_s is not None else (),
         )
 

@@ -365,6 +365,20 @@ def test_a_batch_whose_sending_was_left_is_sent_once(vendor: str, server: BatchS
     assert (texts(again.wait()), sizes(server)) == (ALL, [5])
 
 
+@pytest.mark.parametrize("vendor", ["openai", "google"])
+def test_the_bar_shows_how_many_requests_are_done_at_the_provider(
+    vendor: str, server: BatchServer
+) -> None:
+    server.hold, server.n_done = True, 3
+    batch = send(server, vendor)
+    until(lambda: "3 done at the provider · 2 left" in str(batch))
+    assert "3 of 5 requests" in batch.progress.notes[0]
+    batch.stop()
+    assert "5 left" in str(batch.wait())
+    server.hold = False
+    assert "provider" not in str(send(server, vendor).wait())
+
+
 def test_a_batch_that_is_opened_by_name_says_where_its_answers_are_and_collects_them(
     server: BatchServer,
 ) -> None:
