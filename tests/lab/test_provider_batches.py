@@ -324,6 +324,16 @@ def test_gemini_answers_without_keys_are_read_in_the_order_of_their_requests(
     assert texts(batch) == [None] * 5, "which answer is whose cannot be known"
 
 
+def test_of_an_error_and_an_answer_to_one_request_the_answer_counts(server: BatchServer) -> None:
+    def with_error_first(lines: list[bytes]) -> list[bytes]:
+        custom_id = json.loads(lines[0])["custom_id"]
+        error = {"custom_id": custom_id, "result": {"type": "expired"}}
+        return [json.dumps(error).encode(), *lines]
+
+    server.tamper = with_error_first
+    assert texts(send(server, "anthropic").wait()) == ALL
+
+
 def test_an_answer_of_broken_text_is_kept_and_a_too_deep_one_costs_its_case(
     server: BatchServer,
 ) -> None:

@@ -64,7 +64,7 @@ class BatchServer(Loopback):
         self.n_done = 0
         """Requests that are done while a batch works."""
         self.hold_replies = False
-        """Replies to what is created wait."""
+        """What is to be created waits."""
         self.lost_batches: set[str] = set()
         """Ids that are answered with 404."""
         self.break_results = 0
@@ -86,11 +86,11 @@ class BatchServer(Loopback):
         self.visits.append(visit)
         visit.keep = True
         path = visit.path.partition("?")[0].removeprefix("/v1beta").removeprefix("/v1")
-        reply = self._reply(visit, path)
         while visit.method == "POST":
             if not self.hold_replies:
                 break
             await asyncio.sleep(0.004)
+        reply = self._reply(visit, path)
         if reply is None:
             return visit.reset()
         status, body = reply
