@@ -108,6 +108,11 @@ class SentTogether(Protocol):
         ...
 
 
+def n_arriving_at(executor: Executor) -> int:
+    """Return the requests that are done, and whose runs cannot be made yet."""
+    return executor.n_arriving if isinstance(executor, SentTogether) else 0
+
+
 class Local:
     """Executor for runs in this process."""
 

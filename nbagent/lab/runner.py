@@ -26,7 +26,7 @@ from nbagent.lab.case_state import (
     summaries_of,
     versions_of,
 )
-from nbagent.lab.local import Executor, NoMoreRuns, SentTogether
+from nbagent.lab.local import Executor, NoMoreRuns, SentTogether, n_arriving_at
 from nbagent.lab.plan import MapOptions, fingerprints_of, request_of_case
 from nbagent.lab.scorers import Scorer, ScoringContext
 from nbagent.run import Run
@@ -442,7 +442,7 @@ class Runner:
     def progress(self) -> BatchProgress:
         """Return the progress so far. Any thread."""
         elapsed_s = self._ended_s or time.monotonic() - self._began
-        counts, entries, executor = self._counts, self.entries, self._executor
+        counts, entries = self._counts, self.entries
         left, per_s = counts["missing"] + counts["unfinished"], self._done / max(elapsed_s, 1e-3)
         known = any(entry.cost_usd is not None for entry in entries)
         is_running = self.state == "Running" and self._done and left
@@ -464,7 +464,7 @@ class Runner:
             failures=failures_of(entries),
             notes=self._notes(),
             models=self._models,
-            at_provider=executor.n_arriving if isinstance(executor, SentTogether) else 0,
+            at_provider=n_arriving_at(self._executor),
             variants=summaries_of(entries) if self._ended_s is not None else (),
         )
 
