@@ -22,6 +22,7 @@ from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import ScoreRecord
+from nbagent.lab.distributions import t_quantile
 from nbagent.store.dataframes import frame_of
 
 if TYPE_CHECKING:
@@ -367,7 +368,7 @@ def coefficient(sums: _Sums) -> Coefficient:
     chance /= size
     variance = _jackknife_variance(without)
     ends = _wilson(share, _worth(share, chance**2 * variance, n_clusters))
-    half = _student(n_clusters - 1) * math.sqrt(variance)
+    half = t_quantile(0.025, n_clusters - 1) * math.sqrt(variance)
     # Wilson's is too narrow where distances vary, the jackknife's where nearly all agree.
     lo = min(1 - (1 - ends[0]) / chance, value - half)
     hi = max(1 - (1 - ends[1]) / chance, value + half)
@@ -453,17 +454,6 @@ def _worth(share: float, variance: float, n_clusters: int) -> float:
     """Return the number of independent cases with this variance, at most that of the clusters."""
     binomial = share * (1 - share)
     return n_clusters if variance <= 0 or binomial <= 0 else min(binomial / variance, n_clusters)
-
-
-def _student(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t, by the first terms of its expansion."""
-    z, n = _Z, degrees
-    return (
-        z
-        + (z**3 + z) / (4 * n)
-        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * n**2)
-        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * n**3)
-    )
 
 
 def _wilson(share: float, n: float) -> tuple[float, float]:

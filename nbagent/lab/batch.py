@@ -373,7 +373,8 @@ class Batch(BatchInStore):
     def stop(self, *, after_rows: bool = False) -> None:
         """Stop at once, or pause after the running cases (`after_rows`). Any thread.
 
-        Nothing is lost: `resume()`, or the same call again, continues it.
+        Nothing is lost: `resume()`, or the same call again, continues it. A batch at a provider
+        goes on; `cancel()` ends it there.
         """
         if self._run_task is None or self._run_task.future.done():
             return

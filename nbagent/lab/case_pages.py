@@ -18,8 +18,8 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
 from nbagent.export.written_file import write_export
-from nbagent.lab.review import score
-from nbagent.lab.scorers import TEXT_CHARS, checked_name
+from nbagent.lab.review import checked_person, score
+from nbagent.lab.scorers import TEXT_CHARS, checked_name, plain_value
 from nbagent.session.frontend import frontend
 from nbagent.shown.texts import safe_repr
 from nbagent.store.writer import Store
@@ -63,10 +63,12 @@ def page_options(
             f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {MAX_SCALE}, or 0 for "
             "yes and no"
         )
-    given_by = cast("object", by)
-    if not isinstance(given_by, str) or not given_by.strip():
-        raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'person'")
-    return {"label": checked_name(label), "scale": scale, "by": by, "is_blind": bool(is_blind)}
+    return {
+        "label": checked_name(label),
+        "scale": scale,
+        "by": checked_person(by),
+        "is_blind": bool(is_blind),
+    }
 
 
 @dataclass(eq=False)
@@ -168,7 +170,8 @@ def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None
     """
     content = _read(path)
     labels = [_label(item, path) for item in content["labels"]]
-    known = {result.run_id for result in batch.results() if result.run_id}
+    results = batch.results()
+    known = {result.run_id for result in results if result.run_id}
     foreign = [label.run_id for label in labels if label.run_id not in known]
     if foreign:
         raise UsageError(
@@ -180,6 +183,11 @@ def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None
     if by is None and not _is_person(options["by"]):
         raise UsageError(
             f"{path} is by {safe_repr(options['by'], 100)}; say who labelled: by='anna'"
+        )
+    if any(s.scorer == options["label"] and not s.is_label for r in results for s in r.scores):
+        raise UsageError(
+            f"score {options['label']!r} of this batch is by a scorer; nothing was stored: export "
+            "the labels under another name"
         )
     for label in labels:
         score(label.run_id, options["label"], label.value, by=options["by"], reason=label.reason)
@@ -216,8 +224,13 @@ def _label(item: object, path: str | os.PathLike[str]) -> _Label:
     """Check one label of a file."""
     fields = json_object(item) or {}
     run_id, value, why = fields.get("run_id"), fields.get("value"), fields.get("reason") or None
-    is_value = isinstance(value, bool | int | float) or (isinstance(value, str) and value != "")
-    if not isinstance(run_id, str) or not is_value or not isinstance(why, str | None):
-        raise UsageError(f"{path}: {safe_repr(item, 100)} is no label; nothing was stored")
-    number = value if isinstance(value, bool | str) else float(cast("float", value))
-    return _Label(run_id, number, why[:TEXT_CHARS] if why else None)
+    problem = f"{path}: {safe_repr(item, 100)} is no label; nothing was stored"
+    if not isinstance(run_id, str) or not isinstance(why, str | None):
+        raise UsageError(problem)
+    try:
+        plain = plain_value(value)
+    except UsageError:
+        plain = None
+    if plain is None or plain == "":
+        raise UsageError(problem)
+    return _Label(run_id, plain, why[:TEXT_CHARS] if why else None)

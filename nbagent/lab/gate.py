@@ -165,7 +165,7 @@ def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
         case
         for case in results
         if case.status == "ok"
-        and not any(own.scorer == score and own.error is None for own in case.scores)
+        and not any(own.scorer == score and _is_usable(own) for own in case.scores)
     ]
     if unscored:
         yield Check(
@@ -175,6 +175,11 @@ def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
             advice="batch.score(…) scores them",
             **_rows(unscored, lambda case: _scorer_error(case, score)),
         )
+
+
+def _is_usable(score: ScoreRecord) -> bool:
+    is_odd = isinstance(score.value, float) and not math.isfinite(score.value)
+    return score.error is None and not is_odd
 
 
 def _scorer_error(case: CaseResult, score: str) -> str:
@@ -208,6 +213,12 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
     """Yield a check of the mean of a score for each variant."""
     axes = _axes(results)
     cells: Any = cells_of_results(results, score, axes)
+    labels = [value for value in cells["value"].tolist() if isinstance(value, str)]
+    if labels:
+        raise UsageError(
+            f"the scores {score!r} are labels, like {labels[0]!r}, and have no mean; let the "
+            "scorer return a number or a bool"
+        )
     over, *others = axes or ["variant"]
     better: Better = "higher" if sign == "≥" else "lower"
     compared: Any = statistics.compare(
@@ -320,7 +331,7 @@ def _common_scores(joined: JoinedResults) -> list[str]:
     ]
     if not numeric:
         raise UsageError(
-            "the baseline and this batch have no score in common; the baseline has "
+            "the baseline and this batch have no score with numbers in common; the baseline has "
             f"{', '.join(score_names(sides[0])) or 'none'}"
         )
     return numeric

@@ -99,9 +99,19 @@ class SentTogether(Protocol):
         """End the wait for answers; they can be had later."""
         ...
 
+    @property
+    def n_arriving(self) -> int:
+        """Requests that are done, and whose runs cannot be made yet."""
+        ...
+
     def notes(self) -> tuple[str, ...]:
         """Return what a person should know now."""
         ...
+
+
+def n_arriving_at(executor: Executor) -> int:
+    """Return the requests that are done, and whose runs cannot be made yet."""
+    return executor.n_arriving if isinstance(executor, SentTogether) else 0
 
 
 class Local:

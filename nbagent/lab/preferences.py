@@ -36,7 +36,7 @@ from nbagent.lab.scorers import (
     ScoringContext,
     shown_row,
 )
-from nbagent.lab.statistics import FEWEST_PAIRS
+from nbagent.lab.verdicts import FEWEST_PAIRS
 from nbagent.run import Run, with_options
 from nbagent.session.request import RunRequest
 from nbagent.session.typed_answer import OutputType, answer_text

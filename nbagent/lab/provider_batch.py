@@ -20,7 +20,7 @@ from nbagent.contracts.canonical import new_id, sha_of
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import ChatClient
-from nbagent.contracts.records import Case, RunRecord
+from nbagent.contracts.records import Case, EngineTurn, RunRecord
 from nbagent.lab.local import Local, NoMoreRuns, Unattended
 from nbagent.lab.provider_target import (
     AnsweringClient,
@@ -92,8 +92,8 @@ class ProviderBatchExecutor(Local):
         """The same by client, model and path; None for offline models."""
         self._left = asyncio.Event()
         self._keys: dict[_CaseName, str] = {}
-        self._given: dict[_CaseName, str] = {}
-        """Turns of cut runs that had the answer already, by case."""
+        self._given: dict[_CaseName, EngineTurn] = {}
+        """Turns of cut runs that had the answer, or a part of it, by case."""
         self._answers: dict[str, tuple[BatchAnswer, ProviderBatch]] = {}
         """Answers that no run has taken, by key of the case."""
         self._batches: list[ProviderBatch] = []
@@ -102,6 +102,8 @@ class ProviderBatchExecutor(Local):
         """Sentences about faults in results, by mark."""
         self._states: dict[str, str] = {}
         """Sentences about the provider batches at work, by mark."""
+        self._n_done: dict[str, int] = {}
+        """Requests that are done at the provider, of the batches at work, by mark."""
         self._on_change: Callable[[], None] = lambda: None
 
     # Before anything is sent
@@ -179,7 +181,7 @@ class ProviderBatchExecutor(Local):
         assert case is not None
         while parent_id and _was_cut(run := self._store.load(parent_id)):
             if run.turns and run.turns[-1].response is not None:
-                self._given[_case_name(case)] = run.turns[-1].id
+                self._given[_case_name(case)] = run.turns[-1]
             parent_id = run.parent_id
         return sha_of([*_case_name(case), case.sha, parent_id or ""])[:24]
 
@@ -373,6 +375,7 @@ class ProviderBatchExecutor(Local):
                 )
                 self._answers[key] = answer, batch
         self._states.pop(batch.mark, None)
+        self._n_done.pop(batch.mark, None)
 
     async def _wait_for_end(self, batch: ProviderBatch, api: BatchApi) -> BatchStatus:
         wait_s = FIRST_POLL_S
@@ -387,6 +390,7 @@ class ProviderBatchExecutor(Local):
             else:
                 done = "" if status.done is None else f"{status.done:,} of "
                 n = pluralize(batch.n_requests, "request")
+                self._n_done[batch.mark] = min(status.done or 0, batch.n_requests)
                 self._say(batch, f"{status.state}, {done}{n}; the same call resumes it")
                 if status.is_ended:
                     return status
@@ -423,17 +427,19 @@ class ProviderBatchExecutor(Local):
         """Prepare a run that gets its answer from here instead of from the server."""
         assert ask.case is not None
         case = _case_name(ask.case)
-        key, given_turn = self._keys[case], self._given.get(case)
+        key, earlier_turn = self._keys[case], self._given.get(case)
         if key not in self._answers:
             return super()._prepare(ask)  # of an offline model
-        if given_turn:  # resumed, the model would be asked to continue its answer
-            ask = replace(ask, kind="fork", fork_turn=given_turn)
+        if earlier_turn is not None:  # resumed, the model would be asked to continue its answer
+            ask = replace(ask, kind="fork", fork_turn=earlier_turn.id)
         active = super()._prepare(ask)
         answer, batch = self._answers[key]
         target = self._target_of(batch)
         share = f"{target.offer.price_factor:.0%} of the price"
         source = f"Answered in the batch {batch.batch_id} at {target.provider}, at {share}."
-        client = AnsweringClient(active.plan.client, answer, source, is_paid=bool(given_turn))
+        response = earlier_turn and earlier_turn.response
+        is_paid = response is not None and response.usage is not None
+        client = AnsweringClient(active.plan.client, answer, source, is_paid=is_paid)
         active.plan.client = cast("Any", client)
         set_batch_price(active, target)
         return active
@@ -479,6 +485,11 @@ class ProviderBatchExecutor(Local):
 
     # For the person
 
+    @property
+    def n_arriving(self) -> int:
+        """Requests that are done at the provider, and whose answers are not here yet."""
+        return sum(self._n_done.values())
+
     def notes(self) -> tuple[str, ...]:
         """Return the states of the provider batches at work, and faults in their results."""
         in_memory = (_IN_MEMORY,) if self._states and self._store.path is None else ()
@@ -491,6 +502,7 @@ class ProviderBatchExecutor(Local):
 
     def _say_where_they_are(self, name: str) -> None:
         """Say what happens to the provider batches whose end was not awaited."""
+        self._n_done = {}
         for batch in self._batches:
             if batch.mark in self._states:
                 state = "it goes on there" if batch.batch_id else "it is being sent"
@@ -546,8 +558,8 @@ def _was_cut(run: RunRecord) -> bool:
     """True if a run was stopped or killed while it had its one answer, or before."""
     is_killed = run.error is not None and run.error.code == "ENGINE_INTERRUPTED"
     last = run.turns[-1] if run.turns else None
-    needs_no_more = last is None or last.response is None or last.phase_after == "WaitingUser"
-    return (is_killed or run.stop_reason == "stopped") and needs_no_more
+    needs_another = last is not None and last.response is not None and last.phase_after == "Running"
+    return (is_killed or run.stop_reason == "stopped") and not needs_another
 
 
 def _case_name(case: Case) -> _CaseName:

@@ -18,7 +18,7 @@ from nbagent.contracts.events import Event, TurnFinished
 from nbagent.contracts.records import RunRecord
 from nbagent.lab.budget import Budget
 from nbagent.lab.case_state import CaseCounts, CaseState, failures_of, summaries_of
-from nbagent.lab.local import Executor, NoMoreRuns, SentTogether
+from nbagent.lab.local import Executor, NoMoreRuns, SentTogether, n_arriving_at
 from nbagent.lab.plan import MapOptions, request_of_case
 from nbagent.lab.scorers import Scorer
 from nbagent.lab.scoring import Scoring
@@ -325,6 +325,7 @@ class Runner:
             failures=failures_of(entries, n_failed),
             notes=(*self._batch_notes, *own_notes, *self._scoring.notes()),
             models=self._models,
+            at_provider=n_arriving_at(self._executor),
             variants=summaries_of(entries) if self._ended_s is not None else (),
         )
 

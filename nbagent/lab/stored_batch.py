@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from nbagent.contracts.canonical import utc_now
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.case_results import CaseResult, joint_scores
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import Case
@@ -247,9 +247,7 @@ class StoredBatch(BatchInStore):
         entries = self._entries()
         scores = {result.run_id: result.scores for result in self.results() if result.run_id}
         for entry in entries:
-            entry.scores = numeric_scores(
-                {score.scorer: score for score in scores.get(entry.run_id, ())}
-            )
+            entry.scores = numeric_scores(joint_scores(scores.get(entry.run_id, ())))
         return stored_progress(self._store, self.name, entries)
 
     def __dir__(self) -> list[str]:

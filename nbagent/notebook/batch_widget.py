@@ -13,7 +13,7 @@ from typing import Any
 from IPython.display import display
 
 from nbagent.contracts.canonical import monotonic_ms
-from nbagent.notebook.case_page import CasePage
+from nbagent.notebook.case_page import cases_opener
 from nbagent.notebook.live_output import LiveOutput
 from nbagent.notebook.live_updates import Shown
 from nbagent.notebook.messages import Message
@@ -63,7 +63,7 @@ class LiveBatch(Shown):
         self._progress, self._controls = replace(progress, state="Running"), controls
         self._stopping, self._is_over = "", False
         self._list = ListOutput()
-        self._list.show_cases = lambda below: CasePage(controls.case_source(), below)
+        self._list.show_cases = cases_opener(progress.name, controls)
         self.view = LiveOutput(self._list, self)
         self._save()
         self._list.show_empty_below()

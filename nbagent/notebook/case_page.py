@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -24,7 +25,7 @@ from nbagent.notebook.messages import Message
 from nbagent.notebook.outputs import Output
 from nbagent.notebook.page_module import script, stylesheet
 from nbagent.notebook.page_proof import wait_for_page
-from nbagent.session.frontend import CaseSource
+from nbagent.session.frontend import BatchControls, CaseSource
 from nbagent.view.case_table import (
     CASES_KEY,
     DETAIL_PREFIX,
@@ -258,6 +259,30 @@ class CasePage(LiveCases):
 
     def _failed(self, error: Exception) -> None:
         self.say(reason(error))
+
+
+def batch_cases(name: str) -> CaseSource:
+    """Return the cases of a batch that works in this process, else of the stored one."""
+    # Late: most notebooks show no batch.
+    from nbagent.lab.batch import active_batches
+    from nbagent.lab.stored_batch import batch
+
+    active = (running for running in active_batches() if running.name == name)
+    return (next(active, None) or batch(name)).case_source()
+
+
+def cases_opener(name: str, controls: BatchControls) -> Callable[[Output], object]:
+    """Return the action of a batch's button: show its cases in an output.
+
+    It does not keep the batch alive: without it the stored one is shown.
+    """
+    alive = weakref.ref(controls)
+
+    def show(output: Output) -> None:
+        batch = alive()
+        CasePage(batch.case_source() if batch else batch_cases(name), output)
+
+    return show
 
 
 def label_value(text: str, scale: int) -> float | bool | None:

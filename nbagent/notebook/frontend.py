@@ -23,7 +23,7 @@ from nbagent.contracts.tools import Capture, RunCode
 from nbagent.notebook import button_actions, comms, kernel
 from nbagent.notebook.batch_widget import BatchSnapshot, FinalBatch, LiveBatch, batch_metadata
 from nbagent.notebook.capture import capture
-from nbagent.notebook.case_page import CasePage, show_cases
+from nbagent.notebook.case_page import cases_opener, show_cases
 from nbagent.notebook.live_output import close_views
 from nbagent.notebook.log_lines import LogLines
 from nbagent.notebook.outputs import ListOutput, Output, display_final, forget_runs
@@ -172,7 +172,7 @@ class NotebookFrontend(Frontend):
             return True
         if is_active(progress):
             progress = replace(progress, why="Present state; show it again for the progress.")
-        return _show_list(BatchSnapshot(progress), controls=controls)
+        return _show_list(BatchSnapshot(progress), None, controls, progress.name)
 
     def review(self, review: PersonReview) -> bool:
         """Show a review widget; return False without a person at a front end."""
@@ -205,8 +205,9 @@ def _show_list(
     runs: RunList,
     search: Callable[[str], RunList] | None = None,
     controls: BatchControls | None = None,
+    batch_name: str = "",
 ) -> bool:
-    """Show a list in an output of the cell; `controls` are those of a batch."""
+    """Show a list in an output of the cell; `controls` and the name are those of a batch."""
     if not kernel.in_kernel():
         return False
     metadata = batch_metadata(controls) if controls else {}
@@ -217,7 +218,7 @@ def _show_list(
     button_actions.enable_buttons()
     output = ListOutput(search)
     if controls is not None:
-        output.show_cases = lambda below: CasePage(controls.case_source(), below)
+        output.show_cases = cases_opener(batch_name, controls)
     output.show(runs, metadata)
     return True
 

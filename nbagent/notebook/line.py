@@ -54,7 +54,7 @@ class Line(RunOptions):
     )
     executor = Option[str | None](
         "--executor provider-batch",
-        "with --over: send all rows to the provider's batch API: half the price, within a day",
+        "with --over: ask all rows by the provider's batch API: half the price",
         choices=("provider-batch",),
     )
     vary = Option[tuple[str, ...]](

@@ -30,7 +30,7 @@ from nbagent.contracts.records import RunRecord
 from nbagent.contracts.secrets import redact_truncated, register_environment
 from nbagent.export.formats import FORMATS
 from nbagent.notebook import button_actions, kernel, panel_lists
-from nbagent.notebook.case_page import CASE_CODE, LiveCases
+from nbagent.notebook.case_page import CASE_CODE, LiveCases, batch_cases
 from nbagent.notebook.clicks import run_in_thread, run_on_main_loop, start_by_click
 from nbagent.notebook.live_output import comm_id, listen
 from nbagent.notebook.messages import Message, read_message
@@ -404,12 +404,7 @@ class Panel(Output):
 
     def _open_cases(self, name: str) -> None:
         """Show all cases of a batch; the next prompt, run or conversation is shown instead."""
-        # Late: most panels show no batch.
-        from nbagent.lab.batch import active_batches
-        from nbagent.lab.stored_batch import batch
-
-        active = (running for running in active_batches() if running.name == name)
-        cases = LiveCases((next(active, None) or batch(name)).case_source())
+        cases = LiveCases(batch_cases(name))
         cases.updates.send = self.widget.send
         self._cases = cases
         cases.on_pages(True)

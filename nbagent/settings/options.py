@@ -481,19 +481,16 @@ class BatchOptions(Values):
 
     __slots__ = ()
 
-    repeat = Option[int](
-        "--repeat N", "with --over: runs per case", types.number(1, 10_000, whole=True), 1
-    )
+    repeat = Option[int]("--repeat N", "with --over: runs per case", types.count, 1)
     concurrency = Option[int](
         "--concurrency N",
         "with --over: maximum number of parallel runs (default: 16)",
-        types.number(1, 10_000, whole=True),
+        types.count,
         16,
     )
     max_failed = Option[int | float | None](
         "--max-failed N | SHARE",
-        "with --over: stop when more than N cases failed, or more than a share such as 0.2; 0 "
-        "stops at the first",
+        "with --over: stop when more than N cases, or this share of them, failed",
         types.failed_cases,
     )
 

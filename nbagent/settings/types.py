@@ -113,19 +113,12 @@ class NumberCheck:
     def __call__(self, value: Any) -> int | float:
         """Convert a number, or a text of one."""
         with suppress(ValueError, TypeError, OverflowError):
-            result = _whole(value) if self.whole else float(value)
+            result = int(value) if self.whole else float(value)
             # Python converts True to 1, and int() cuts 1.5 to 1: both are mistakes here.
             if not isinstance(value, bool) and self.low <= result == float(value) <= self.high:
                 return result
         expected = f"a {'whole ' * self.whole}number{self.of} from {self.low:,}"
         raise ValueError(expected + (f" to {self.high:,}" if self.high < math.inf else ""))
-
-
-def _whole(value: Any) -> int:
-    # `2.0` and `1e3` are whole numbers on a line, too, as they are in Python.
-    with suppress(ValueError):
-        return int(value)
-    return int(float(value))
 
 
 def number(low: float, high: float = math.inf, *, whole: bool = False, of: str = "") -> NumberCheck:
@@ -135,6 +128,14 @@ def number(low: float, high: float = math.inf, *, whole: bool = False, of: str =
 
 seconds = number(0.001, 1_000_000, of=" of seconds")
 usd = number(0, 1_000_000_000, of=" of US dollars")
+
+
+_count = number(1, 10_000, whole=True)
+
+
+def count(value: Any) -> int:
+    """Check a number of runs. 2.0 is refused as its text is: somebody may have meant a share."""
+    return int(_count(str(value) if isinstance(value, float) else value))
 
 
 def _is_integer(text: str) -> bool:

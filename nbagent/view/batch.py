@@ -109,6 +109,8 @@ class BatchProgress:
     """Further facts for the person, such as scorers that failed."""
     models: tuple[str, ...] = ()
     """Ids of the models in use."""
+    at_provider: int = 0
+    """Cases that are done in a provider's batch, and whose answers are not collected yet."""
 
 
 class BarSegment(NamedTuple):
@@ -121,12 +123,13 @@ class BarSegment(NamedTuple):
 
 def bar_segments(progress: BatchProgress) -> list[BarSegment]:
     """Split the cases into answered, failed, running and left; empty parts are omitted."""
-    left = progress.total - progress.ok - progress.failed - progress.at_work
+    begun = progress.ok + progress.failed + progress.at_work + progress.at_provider
     pieces = [
         BarSegment("ok", progress.ok, "ok"),
         BarSegment("bad", progress.failed, "failed"),
         BarSegment("model", progress.at_work, "running"),
-        BarSegment("left", left, "left"),
+        BarSegment("model", progress.at_provider, "done at the provider"),
+        BarSegment("left", progress.total - begun, "left"),
     ]
     return [piece for piece in pieces if piece.n_cases > 0]
 

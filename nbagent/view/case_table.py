@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from nbagent.contracts.case_results import CaseResult, CaseStatus
+from nbagent.contracts.case_results import CaseResult, CaseStatus, joint_scores
 from nbagent.contracts.records import ScoreRecord
 from nbagent.view.node import Node, h, line
 from nbagent.view.printers import html, plain_text
@@ -55,6 +55,8 @@ _OF_STATUS: Mapping[CaseStatus, Verdict] = {
     "ended": "no answer",
 }
 _MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
+_HALF = 0.5
+"""The mean of several people's 0 and 1 is right from here on."""
 _MAX_VALUES = 4
 """Scores of one name that a row shows."""
 _MAX_DETAIL_ROWS, _FEW_ROWS, _FEW_CHARS = 16, 3, 200
@@ -168,14 +170,17 @@ def _is_deciding(scores: Sequence[ScoreRecord]) -> bool:
 
 
 def verdict_of(result: CaseResult, deciding: frozenset[str]) -> Verdict:
-    """Judge a case by its status and its deciding scores; one 0 makes it wrong."""
+    """Judge a case by its status and its deciding scores; one of these that is 0 makes it wrong.
+
+    Of several people's labels their joint value counts.
+    """
     if result.status != "ok":
         return _OF_STATUS[result.status]
-    values = [score.value for score in result.scores if score.scorer in deciding]
-    values = [value for value in values if value is not None]
+    joint = joint_scores(score for score in result.scores if score.scorer in deciding)
+    values = [score.value for score in joint.values() if score.value is not None]
     if not values:
         return "no score"
-    return "right" if all(values) else "wrong"
+    return "right" if all(float(value) >= _HALF for value in values) else "wrong"
 
 
 def verdict_counts(results: Iterable[CaseResult], columns: CaseColumns) -> dict[Verdict, int]:

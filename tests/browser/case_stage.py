@@ -62,7 +62,7 @@ def case(n: int, variant: str = VARIANTS[0], **changes: Any) -> CaseResult:
         "tools": (ToolUse(name="population", calls=2), ToolUse(name="area", calls=1))[: 1 + n % 2],
         "scores": (score("exact", is_right, reason=words(12, n)), score("judge", n % 5 / 4, "m:j")),
     }
-    return CaseResult(**{**made, **changes})
+    return CaseResult(**(made | changes))
 
 
 def failed(n: int, variant: str = VARIANTS[0]) -> CaseResult:

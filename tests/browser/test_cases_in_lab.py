@@ -30,6 +30,7 @@ LABELS = "print(nbagent.scores(scorer='review')[['value', 'by', 'reason']].value
 CELLS = [SETUP, START, "batch.page()", "batch.wait();", LABELS, "batch", "nbagent.panel()"]
 
 
+@pytest.mark.proof
 def test_a_person_finds_failures_reads_and_labels_them_while_the_batch_works(
     open_notebook: OpenNotebook,
 ) -> None:

@@ -19,6 +19,7 @@ ELSEWHERE = {
     "below": "test_panel_in_jupyter: needs the sidecar",
     "more": "test_panel_in_jupyter: needs a conversation of many runs",
     "list": "test_panel_in_jupyter: needs a provider that lists its models",
+    "save": "test_case_page: only a file of cases exports its labels",
     "session": "test_approval_in_lab: it would allow the calls of the other cells too",
 }
 """Buttons that another test clicks, and why not this one."""
@@ -58,9 +59,10 @@ CELLS = [
     SMALL,
     "batch.review('liked')",
     "nbagent.panel()",
+    "batch.page()",
 ]
 ALL, EACH, PAUSED, STOPPED, DONE, HISTORY = range(1, 7)
-BATCH_PAUSED, BATCH_STOPPED, LABELLED, REVIEW, PANEL = range(7, 12)
+BATCH_PAUSED, BATCH_STOPPED, LABELLED, REVIEW, PANEL, CASES = range(7, 13)
 _COLLECT = """
 () => {
   window.clicked = new Set();
@@ -177,6 +179,20 @@ def uses_lists_and_batches(desk: Desk) -> None:
         expect(facts).to_have_text(words)
 
 
+def uses_the_page_over_all_cases(desk: Desk) -> None:
+    notebook = desk.notebook
+    desk.click(LABELLED, "cases")
+    expect(notebook.output(LABELLED).locator("tr.nba-case")).to_have_count(3)
+    notebook.run(CASES)
+    cases = notebook.output(CASES)
+    desk.click(CASES, "order", "pick")
+    expect(cases.locator("th[aria-sort=ascending]")).to_have_count(1)
+    desk.click(CASES, "all", "next")
+    expect(cases.locator(".nba-said")).to_have_text("No failure among the shown rows")
+    desk.click(CASES, "unfold", "mark")
+    expect(cases.locator(".nba-said")).to_contain_text("Stored: review = 1")
+
+
 def uses_the_panel(desk: Desk) -> None:
     notebook = desk.notebook
     notebook.run(PANEL)
@@ -212,6 +228,7 @@ def test_every_button_is_clicked_and_does_what_it_says(open_notebook: OpenNotebo
     pauses_and_stops(desk)
     acts_on_a_finished_run(desk)
     uses_lists_and_batches(desk)
+    uses_the_page_over_all_cases(desk)
     uses_the_panel(desk)
     clicked = set(notebook.page.evaluate("() => [...clicked]"))
     wanted = set(all_buttons())

@@ -234,3 +234,16 @@ def test_a_dry_run_estimates_also_where_a_server_reports_no_usage() -> None:
         assert runs["prompt_tokens"].notna().sum() == 2
         assert "unknown" not in str(plan(TABLE).dry_run()), "of those that did report it"
         assert len(server.bodies) == 4
+
+
+def test_a_setting_that_changes_meanwhile_is_for_the_next_start() -> None:
+    temperatures: list[float | None] = []
+
+    def configure(request: ChatRequest) -> StepLike:
+        temperatures.append(request.temperature)
+        nbagent.configure(temperature=0.5)
+        return answer(request)
+
+    ask(FEW, configure, concurrency=1).wait()
+    ask(FEW, configure, concurrency=1, name="next").wait()
+    assert temperatures == [None] * 3 + [0.5] * 3

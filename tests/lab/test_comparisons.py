@@ -110,6 +110,12 @@ def test_measures_are_compared_without_a_scorer_and_less_is_better() -> None:
         batch.compare("token")
 
 
+def test_one_turn_for_each_case_is_no_share() -> None:
+    turns = compared(batch_of(lambda_named(lambda row, run: True)), "turns")
+    assert turns["mean"].tolist() == [1, 1]
+    assert turns[["lo", "hi", "cost_per_right"]].isna().all(axis=None)
+
+
 # Groups of rows
 
 

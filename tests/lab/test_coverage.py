@@ -101,7 +101,7 @@ def test_an_interval_of_a_share_is_wilsons_except_for_rare_counts(n: int) -> Non
 
 # Repeats of shares: (rows, attempts, share, correlation of the attempts of a row)
 
-FEW_REPEATS = [(10, 5, 0.9, 0.3), (20, 3, 0.5, 0.1), (20, 5, 0.95, 0.6)]
+FEW_REPEATS = [(10, 5, 0.9, 0.3), (20, 3, 0.5, 0.1), (20, 5, 0.5, 0.6), (20, 5, 0.95, 0.6)]
 REPEATS = [
     (n, m, share, correlation)
     for n in (5, 10, 20, 50)
@@ -217,13 +217,20 @@ MEANS: dict[str, tuple[Draw, float]] = {
 }
 
 
+SKEWED = ("log-normal", "Pareto")
+"""Of these Student's intervals hold the mean far too seldom."""
+
+
 def check_means(name: str, n: int, samples: int, resamples: int) -> None:
     draw, truth = MEANS[name]
     rows = draw(random_of("means", name, n), (samples, n))
     mine = [ends(mean_interval(each)) for each in rows]
     assert all(not lo >= hi for lo, hi in mine)
     held = covering(mine, truth)
-    assert held >= covering(student(rows), truth) - WORSE
+    by_student = covering(student(rows), truth)
+    assert held >= by_student - WORSE
+    if name in SKEWED and n >= 5:
+        assert held >= by_student + 0.025
     for method in ("BCa", "percentile") if resamples else ():
         drawn: Any = stats.bootstrap(
             (rows,), np.mean, axis=1, n_resamples=resamples, method=method, rng=random_of(method)

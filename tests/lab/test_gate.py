@@ -75,6 +75,12 @@ FAILING: dict[str, tuple[CaseResults, dict[str, Any], str, list[str]]] = {
         "all answers have the score exact",
         ["1"],
     ),
+    "scored-by-no-number": (
+        batch(case(0), case(1, float("nan")), case(2, float("-inf"))),
+        {"min": {"exact": 0.1}},
+        "all answers have the score exact",
+        ["1", "2"],
+    ),
     "a-failure-is-0": (
         batch(*(case(row) for row in range(8)), without("failed", 8), without("failed", 9)),
         {"min": {"exact": 0.9}, "max_failed": 0.2},
@@ -188,6 +194,15 @@ INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "no-baseline": ({"baseline": 7}, "is no baseline"),
     "no-file": ({"baseline": "no-such.json"}, "cannot be read"),
 }
+
+
+@pytest.mark.parametrize("values", [("good", "bad"), (True, "True")], ids=["labels", "mixed"])
+def test_labels_have_no_mean_to_check(values: tuple[Any, Any]) -> None:
+    labelled = batch(*(case(row, value) for row, value in enumerate(values)))
+    with pytest.raises(UsageError, match="labels"):
+        labelled.check(min={"exact": 0.5})
+    with pytest.raises(UsageError, match=r"labels|numbers in common"):
+        labelled.check(baseline=labelled)
 
 
 @pytest.mark.parametrize("name", INVALID)
@@ -335,6 +350,15 @@ def test_a_saved_batch_is_read_as_it_was(tmp_path: Path) -> None:
     before = file.read_bytes()
     read.save(file)
     assert file.read_bytes() == before, "a file that is saved again is the same"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")], ids=str)
+def test_a_score_that_is_no_number_is_saved_as_an_error(value: float, tmp_path: Path) -> None:
+    odd = batch(case(1, value), case(2, 0.5))
+    read = nbagent.read_batch(odd.save(tmp_path / "baseline.json"))
+    first = score_named(read.results()[0], "exact")
+    assert (first.value, first.error) == (None, f"the scorer returned {value}")
+    assert not read.check(min={"exact": 0.1})
 
 
 def test_a_changed_answer_is_a_diff_of_one_case_and_of_the_last_line(tmp_path: Path) -> None:

@@ -324,6 +324,16 @@ def test_gemini_answers_without_keys_are_read_in_the_order_of_their_requests(
     assert texts(batch) == [None] * 5, "which answer is whose cannot be known"
 
 
+def test_of_an_error_and_an_answer_to_one_request_the_answer_counts(server: BatchServer) -> None:
+    def with_error_first(lines: list[bytes]) -> list[bytes]:
+        custom_id = json.loads(lines[0])["custom_id"]
+        error = {"custom_id": custom_id, "result": {"type": "expired"}}
+        return [json.dumps(error).encode(), *lines]
+
+    server.tamper = with_error_first
+    assert texts(send(server, "anthropic").wait()) == ALL
+
+
 def test_an_answer_of_broken_text_is_kept_and_a_too_deep_one_costs_its_case(
     server: BatchServer,
 ) -> None:
@@ -363,6 +373,20 @@ def test_a_batch_whose_sending_was_left_is_sent_once(vendor: str, server: BatchS
     again = send(server, vendor)
     server.hold_replies = False
     assert (texts(again.wait()), sizes(server)) == (ALL, [5])
+
+
+@pytest.mark.parametrize("vendor", ["openai", "google"])
+def test_the_bar_shows_how_many_requests_are_done_at_the_provider(
+    vendor: str, server: BatchServer
+) -> None:
+    server.hold, server.n_done = True, 3
+    batch = send(server, vendor)
+    until(lambda: "3 done at the provider · 2 left" in str(batch))
+    assert "3 of 5 requests" in batch.progress.notes[0]
+    batch.stop()
+    assert "5 left" in str(batch.wait())
+    server.hold = False
+    assert "provider" not in str(send(server, vendor).wait())
 
 
 def test_a_batch_that_is_opened_by_name_says_where_its_answers_are_and_collects_them(

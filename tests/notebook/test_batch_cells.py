@@ -193,13 +193,13 @@ def test_an_unknown_column_is_named_with_those_that_are_there(table: MagicShell)
 
 
 FITTING = {
-    "repeat": ("1", "7", "1001", "2.0", "1e3"),
+    "repeat": ("1", "7", "1001", "1_000"),
     "concurrency": ("1", "5000", "10000"),
     "max_failed": ("0", "1", "+1", "1.0", "0.2", "0.999", "2.0"),
     "max_cost_usd": ("0.01", "5"),
 }
 UNFIT = {
-    "repeat": ("0", "-1", "10001", "1.5", "many", "True", "nan", "inf"),
+    "repeat": ("0", "-1", "10001", "2.0", "1.5", "1e3", "many", "True", "nan", "inf"),
     "concurrency": ("0", "-1", "10001", "0.5", "True"),
     "max_failed": ("-1", "-0.5", "1.5", "20%", "True", "nan", "inf"),
     "max_cost_usd": ("0", "-1", "free", "True", "nan", "inf"),

@@ -61,8 +61,10 @@ class BatchServer(Loopback):
         """So many creations are carried out, and the connection is reset before the answer."""
         self.refuse_creations: list[tuple[int, Any]] = []
         """Status and body of the next creations, which are not carried out."""
+        self.n_done = 0
+        """Requests that are done while a batch works."""
         self.hold_replies = False
-        """Replies to what is created wait."""
+        """What is to be created waits."""
         self.lost_batches: set[str] = set()
         """Ids that are answered with 404."""
         self.break_results = 0
@@ -84,11 +86,11 @@ class BatchServer(Loopback):
         self.visits.append(visit)
         visit.keep = True
         path = visit.path.partition("?")[0].removeprefix("/v1beta").removeprefix("/v1")
-        reply = self._reply(visit, path)
         while visit.method == "POST":
             if not self.hold_replies:
                 break
             await asyncio.sleep(0.004)
+        reply = self._reply(visit, path)
         if reply is None:
             return visit.reset()
         status, body = reply
@@ -205,7 +207,7 @@ class BatchServer(Loopback):
         metadata = {
             "state": f"BATCH_STATE_{states.get(sent.state, sent.state.upper())}",
             "displayName": sent.facts["displayName"],
-            "batchStats": {"requestCount": str(n)},
+            "batchStats": {"requestCount": str(n), "successfulRequestCount": str(self.n_done)},
         }
         operation: dict[str, Any] = {"name": f"batches/{sent.id}", "metadata": metadata}
         if sent.is_ended:
@@ -221,7 +223,7 @@ class BatchServer(Loopback):
             "status": sent.state,
             "metadata": sent.facts["metadata"],
             "created_at": int(sent.created),
-            "request_counts": {"total": n, "completed": n * sent.is_ended, "failed": 0},
+            "request_counts": {"total": n, "completed": n if sent.is_ended else self.n_done},
         }
         if sent.state == "failed":
             error = {"code": "invalid_json_line", "line": 1, "message": "not parseable"}

@@ -87,6 +87,7 @@ def test_tokens_of_a_request_are_new_or_were_in_the_request_before(chain: None) 
 @pytest.mark.parametrize(
     "filters",
     [
+        {"turn": [1, 3]},
         {"turn": [3, 5, 7, 9]},
         {"limit": 2},
         {"run_id": [C, D]},

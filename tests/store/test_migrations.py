@@ -192,7 +192,7 @@ COLUMN = (
     f'    Column(name="n_notices", dtype="Int64", path=COMPUTED, since={VERSION + 1}),',
 )
 VALUE = ('"conversation_id": run.id', '"n_notices": len(run.notices), "conversation_id": run.id')
-"""A column of the next version as somebody would add it: its declaration, and where its value is."""
+"""A column of the next version as somebody would add it: its declaration, and its value."""
 
 
 def run_code(folder: Path, script: str, home: Path, code: Path) -> str:

@@ -123,7 +123,8 @@ def as_before(reading: Any) -> Any:
 
 def is_tool_definition(row: Any) -> bool:
     """True for a row of `prompts()` with the definition of a tool."""
-    return isinstance(row, dict) and "first_seen" in row and row["kind"] == "tool"
+    cells = cast("dict[str, Any]", row) if isinstance(row, dict) else {}
+    return "first_seen" in cells and cells["kind"] == "tool"
 
 
 def comparable(frames: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:

@@ -76,7 +76,7 @@ WANTED = [
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no fork and no SIGKILL there")
 @pytest.mark.parametrize(
-    "step", [pytest.param(4, id="some"), pytest.param(1, id="all", marks=pytest.mark.proof)]
+    "step", [pytest.param(7, id="some"), pytest.param(1, id="all", marks=pytest.mark.proof)]
 )
 def test_a_store_killed_while_its_scores_get_another_key_keeps_all_of_them(
     step: int, labelled: Path, forker: Forker, tmp_path: Path

@@ -1,0 +1,99 @@
+"""The table of all cases: verdicts, columns, and texts of one row."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from nbagent.contracts.case_results import CaseResult, ToolUse
+from nbagent.contracts.records import ScoreRecord
+from nbagent.view.case_table import case_node, cases_text, columns_of_cases, row_node, verdict_of
+from nbagent.view.node import text_of
+
+AT = datetime(2026, 11, 29, tzinfo=UTC)
+
+
+def score(value: Any, by: str = "function", name: str = "s") -> ScoreRecord:
+    return ScoreRecord(run_id="r", scorer=name, value=value, by=by, at=AT)
+
+
+def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
+    made: dict[str, Any] = {"row_key": "k", "labels": {"prompt": "a"}, "status": "ok"}
+    made |= {"run_id": "r", "text": "t", "scores": scores, **changes}
+    return CaseResult(**made)
+
+
+@pytest.mark.parametrize(
+    ("cases", "verdicts"),
+    [
+        ([case(score(True)), case(score(False))], ["right", "wrong"]),
+        ([case(score(1.0)), case(score(0.0))], ["right", "wrong"]),
+        ([case(score(1.0)), case(score(1.0))], ["right", "right"]),
+        ([case(score(1.0)), case(score(0.5))], ["no score", "no score"]),
+        ([case(score(1.0, "person")), case(score(4.0, "person"))], ["no score", "no score"]),
+        ([case(score(1.0, "person"))], ["no score"]),
+        ([case(score(1.0, "m:judge"))], ["no score"]),
+        ([case(score(True, "anna"), score(False, "ben"))], ["no score"]),
+        ([case(*(score(n > 0, f"p{n}") for n in range(3)))], ["right"]),
+        ([case(score("good")), case(score(None))], ["no score", "no score"]),
+        ([case(score(True), score(0.3, name="other"))], ["right"]),
+        ([case(status="failed"), case(status="ended")], ["failed", "no answer"]),
+        ([case(status="missing"), case(status="unfinished")], ["not run", "unfinished"]),
+    ],
+    ids=[
+        "booleans",
+        "zero and one",
+        "a function gives ones only",
+        "a share",
+        "labels of 1 to 5",
+        "one label 1 of 5",
+        "a judge that always says 1",
+        "two people differ",
+        "most people agree",
+        "words and none",
+        "one of two decides",
+        "without an answer",
+        "not at its end",
+    ],
+)
+def test_a_verdict_comes_from_the_status_and_the_scores_that_decide(
+    cases: list[CaseResult], verdicts: list[str]
+) -> None:
+    deciding = columns_of_cases(cases, "b").deciding
+    assert [verdict_of(result, deciding) for result in cases] == verdicts
+
+
+def test_columns_are_those_that_the_cases_have() -> None:
+    cases = [case(score(True, name="a.x")), case(score(0.5, name="b"), attempt=2)]
+    columns = columns_of_cases(cases, "batch", ["a", "later"])
+    assert columns.scores == ("review", "later", "a.x", "b")
+    assert columns.axes == ("prompt",)
+    assert columns.has_attempts
+
+
+def test_a_blind_table_names_no_variant_and_no_score_of_others() -> None:
+    cases = [
+        case(score(True), score(4.0, "anna", "review"), score(2.0, "ben", "review"), prompt=text)
+        for text in ("variant one", "variant two")
+    ]
+    columns = columns_of_cases(cases, "b", by="anna", is_blind=True)
+    drawn = [
+        row_node(columns, 0, cases[0]),
+        case_node(columns, cases[0]),
+        cases_text(columns, cases),
+    ]
+    text = " ".join(map(text_of, drawn))
+    assert "4" in text
+    assert [
+        word for word in ("variant", "a", "right", "2 ", "function") if f" {word} " in text
+    ] == []
+
+
+def test_a_text_names_what_is_left_out() -> None:
+    cases = [case(row_key=f"row {n}", tools=(ToolUse(name="t", calls=1),) * 9) for n in range(60)]
+    columns = columns_of_cases(cases, "b")
+    text = cases_text(columns, cases)
+    assert "… 40 more cases; batch.frame() has all" in text
+    assert "+3 more" in text
