@@ -41,6 +41,8 @@ class Check:
     """The first cases that explain a failure."""
     n_rows: int = 0
     """Number of all such cases."""
+    row_ids: frozenset[tuple[str, str]] = frozenset()
+    """Row and variant of all such cases."""
 
     @property
     def title(self) -> str:
@@ -60,5 +62,6 @@ def failed_rows(checks: Sequence[Check]) -> list[CheckedRow]:
 
 
 def n_unnamed_rows(checks: Sequence[Check]) -> int:
-    """Count the rows of failed checks beyond those that they name."""
-    return max((check.n_rows - len(check.rows) for check in checks if not check.ok), default=0)
+    """Count the rows of failed checks beyond those that they name, each once."""
+    row_ids = frozenset[tuple[str, str]]().union(*(c.row_ids for c in checks if not c.ok))
+    return len(row_ids) - len(failed_rows(checks))

@@ -124,6 +124,7 @@ def _rows(cases: Sequence[CaseResult], why: Callable[[CaseResult], str]) -> dict
     return {
         "rows": tuple(_row(case, why(case)) for case in cases[:_MAX_ROWS]),
         "n_rows": len(cases),
+        "row_ids": frozenset((case.row_key, case.variant) for case in cases),
     }
 
 
@@ -459,7 +460,8 @@ def _flip_rows(score: str, variant: str, flips: Sequence[Mapping[str, Any]]) -> 
         )
         for flip in flips[:_MAX_ROWS]
     )
-    return {"rows": rows, "n_rows": len(flips)}
+    row_ids = frozenset((str(flip["row_key"]), variant) for flip in flips)
+    return {"rows": rows, "n_rows": len(flips), "row_ids": row_ids}
 
 
 def _text(cell: Any) -> str:

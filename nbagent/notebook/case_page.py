@@ -48,6 +48,8 @@ from nbagent.view.theme import cases_stylesheet
 MAX_LIVE_CASES = 10_000
 _SLICE_ROWS = 200
 """Rows in one message."""
+_SAVED_ROWS = 10
+"""Rows in a saved notebook, where the table stands between other cells."""
 _SHORTEST_WAIT_S = 0.25
 _WAIT_FACTOR = 10
 """A page waits this many times as long as reading its cases took: at most a tenth of a core."""
@@ -141,7 +143,7 @@ class LiveCases(Shown):
             columns, results = self._columns, self._results
             note = f"{_RUNNING_NOTE} {SAVED_NOTE}" if self._state else SAVED_NOTE
         return {
-            "text/html": page(saved_node(columns, results, note)),
+            "text/html": page(saved_node(columns, results, note, _SAVED_ROWS)),
             "text/plain": cases_text(columns, results, note),
         }
 
