@@ -411,7 +411,8 @@ def _not_worse(
     if diff is None:
         text = "no pair of scores"
     else:
-        interval = "no interval" if lo is None or hi is None else f"95 %: {lo:+.3g} to {hi:+.3g}"
+        unknown = "no interval" if diff else "no pair differs"
+        interval = unknown if lo is None or hi is None else f"95 %: {lo:+.3g} to {hi:+.3g}"
         text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}): {row['verdict']}"
     return Check(
         name=f"{score} not worse than the baseline",
@@ -431,7 +432,7 @@ def _could_show(row: Mapping[str, Any]) -> str:
     """Say how large a change the pairs could have shown, 4 times of 5."""
     pairs, smallest = pluralize(int(row["pairs"]), "pair"), _number(row["detectable"])
     if not smallest:
-        return f"{pairs} cannot show a change"
+        return f"{pairs} cannot show a change" if _number(row["diff"]) else ""
     return f"{pairs} can show a change of {smallest:.2g} or more"
 
 

@@ -44,8 +44,9 @@ _SPECIAL = {
         "Many rows: a prompt for each row of a DataFrame",
         ("over", *BATCH_OPTIONS),
         notes=(
-            "--into batch puts the batch into a variable. batch.frame() has one row per answer and",
-            "its scores; batch.review() shows the answers one by one, and you score them.",
+            "--into batch puts the batch into a variable; nbagent.batch(NAME) opens it later.",
+            "batch.page() shows all cases, batch.frame() has a row for each, with its scores;",
+            "batch.compare() compares the variants; batch.review() lets you score the answers.",
         ),
     ),
     "models": _Topic(

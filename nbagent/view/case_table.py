@@ -177,10 +177,15 @@ def verdict_of(result: CaseResult, deciding: frozenset[str]) -> Verdict:
     if result.status != "ok":
         return _OF_STATUS[result.status]
     joint = joint_scores(score for score in result.scores if score.scorer in deciding)
-    values = [score.value for score in joint.values() if score.value is not None]
-    if not values:
+    rights = [_is_right(score) for score in joint.values() if score.value is not None]
+    if not rights:
         return "no score"
-    return "right" if all(float(value) >= _HALF for value in values) else "wrong"
+    return "right" if all(rights) else "wrong"
+
+
+def _is_right(score: ScoreRecord) -> bool:
+    is_high = float(score.value or 0.0) >= _HALF
+    return is_high == (score.better == "higher")
 
 
 def verdict_counts(results: Iterable[CaseResult], columns: CaseColumns) -> dict[Verdict, int]:

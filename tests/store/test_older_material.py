@@ -336,6 +336,8 @@ def as_today(table: str, rows: list[dict[str, Any]], version: int) -> list[dict[
             cells["doc"].pop("version", None)
             if table == "turns":
                 cells["doc"] = without_vendor(cells["doc"])
+            if table == "batches":  # the plan came later, by which a batch is opened
+                cells["doc"] = {name: cells["doc"][name] for name in ("columns", "rows")}
         if isinstance(cells.get("doc"), dict):
             cells["doc"] = without_empty(cells["doc"])
         made.append({k: v for k, v in cells.items() if k not in HASHES and v not in ({}, [])})

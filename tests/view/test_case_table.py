@@ -15,8 +15,8 @@ from nbagent.view.node import text_of
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 
 
-def score(value: Any, by: str = "function", name: str = "s") -> ScoreRecord:
-    return ScoreRecord(run_id="r", scorer=name, value=value, by=by, at=AT)
+def score(value: Any, by: str = "function", name: str = "s", **more: Any) -> ScoreRecord:
+    return ScoreRecord(run_id="r", scorer=name, value=value, by=by, at=AT, **more)
 
 
 def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
@@ -31,6 +31,7 @@ def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
         ([case(score(True)), case(score(False))], ["right", "wrong"]),
         ([case(score(1.0)), case(score(0.0))], ["right", "wrong"]),
         ([case(score(1.0)), case(score(1.0))], ["right", "right"]),
+        ([case(score(n, better="lower")) for n in (True, False)], ["wrong", "right"]),
         ([case(score(1.0)), case(score(0.5))], ["no score", "no score"]),
         ([case(score(1.0, "person")), case(score(4.0, "person"))], ["no score", "no score"]),
         ([case(score(1.0, "person"))], ["no score"]),
@@ -46,6 +47,7 @@ def case(*scores: ScoreRecord, **changes: Any) -> CaseResult:
         "booleans",
         "zero and one",
         "a function gives ones only",
+        "lower is better",
         "a share",
         "labels of 1 to 5",
         "one label 1 of 5",
