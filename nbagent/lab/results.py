@@ -365,7 +365,9 @@ class BatchResults(ABC):
     if not TYPE_CHECKING:  # a checker shall go on to refuse unknown names
 
         def __getattr__(self, name: str) -> Any:
-            """Refuse an unknown name, and suggest the nearest, or the frame for a name of pandas."""
+            """Refuse an unknown name, and suggest the nearest, or the frame."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises the property's own error again
             if name.startswith("_"):
                 raise AttributeError(name, name=name, obj=self)
             names = [known for known in dir(self) if not known.startswith("_")]
