@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from nbagent.contracts.case_results import MEASURES, CaseResult
 from nbagent.contracts.errors import UsageError
-from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.nearest import nearest_name, nearest_or_all
 from nbagent.lab import agreement as agreements
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
@@ -361,6 +361,19 @@ class BatchResults(ABC):
 
     def __len__(self) -> int:
         return len(self.results())
+
+    if not TYPE_CHECKING:  # a checker shall go on to refuse unknown names
+
+        def __getattr__(self, name: str) -> Any:
+            """Refuse an unknown name, and suggest the nearest, or the frame."""
+            if hasattr(type(self), name):
+                return object.__getattribute__(self, name)  # raises the property's own error again
+            if name.startswith("_"):
+                raise AttributeError(name, name=name, obj=self)
+            names = [known for known in dir(self) if not known.startswith("_")]
+            near = nearest_name(name, names)
+            hint = f"did you mean {near!r}?" if near else "batch.frame() returns the DataFrame"
+            raise AttributeError(f"a batch has no {name!r}; {hint}", name=name, obj=self)
 
 
 def _is_case(result: CaseResult, key: Any, attempt: int, variant: Mapping[str, str]) -> bool:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 from datetime import UTC, datetime
 from pathlib import Path
@@ -79,6 +80,24 @@ def test_a_half_name_opens_nothing(name: Any, words: str) -> None:
     ask(name="refunds-2026").wait()
     with pytest.raises(UsageError, match=words):
         nbagent.batch(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("comapre", "did you mean 'compare'"),
+        ("frames", "did you mean 'frame'"),
+        ("Plot", "did you mean 'plot'"),
+        ("columns", "batch.frame() returns the DataFrame"),
+        ("groupby", "batch.frame() returns the DataFrame"),
+    ],
+)
+def test_a_slip_in_a_name_is_answered_with_the_nearest(name: str, words: str) -> None:
+    live = ask().wait()
+    for batch in (live, nbagent.batch("b")):
+        with pytest.raises(AttributeError, match=re.escape(words)):
+            getattr(batch, name)
+        assert not hasattr(batch, f"_repr_{name}_")
 
 
 def test_the_last_call_decides_which_cases_count() -> None:
