@@ -37,6 +37,7 @@ from nbagent.store.provider_batches import waiting_notes
 from nbagent.store.saved_batches import to_notebook_batch
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, batch_text
+from nbagent.view.listing import Listing
 from nbagent.view.text_format import pluralize
 
 if TYPE_CHECKING:
@@ -236,9 +237,20 @@ class StoredBatch(BatchInStore):
 
     def resume(self) -> Self:
         """Refuse: a name alone does not say which table and agent to use."""
-        raise UsageError(
-            f"batch {self.name!r} was opened by its name only; to continue it: "
-            f"nbagent.batch({self.name!r}, data=TABLE, agent=AGENT).resume()"
+        raise self._needs_agent("resume()")
+
+    def score(self, *scorers: Any) -> Self:
+        """Refuse: scorers are given the rows of the table."""
+        raise self._needs_agent("score(…)")
+
+    def dry_run(self) -> Listing:
+        """Refuse: an estimate needs the requests."""
+        raise self._needs_agent("dry_run()")
+
+    def _needs_agent(self, call: str) -> UsageError:
+        return UsageError(
+            f"batch {self.name!r} was opened by its name only; with its table and agent: "
+            f"nbagent.batch({self.name!r}, data=TABLE, agent=AGENT).{call}"
         )
 
     @property

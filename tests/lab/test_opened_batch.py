@@ -113,8 +113,9 @@ def test_a_batch_that_was_stopped_names_its_open_cases() -> None:
     opened = nbagent.batch("b")
     assert not any(result.status == "ok" for result in opened.results())
     assert len(opened) == 3
-    with pytest.raises(UsageError, match="data=TABLE, agent=AGENT"):
-        opened.resume()
+    for name, given in {"resume": (), "dry_run": (), "score": (is_long,)}.items():
+        with pytest.raises(UsageError, match=rf"data=TABLE, agent=AGENT\)\.{name}"):
+            getattr(opened, name)(*given)
 
 
 def test_an_opened_batch_is_continued_with_its_table_and_an_agent() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
+import nbagent
+from nbagent import offline
 from nbagent.contracts.canonical import monotonic_ms
 from nbagent.contracts.errors import ModelError, UsageError
 from nbagent.contracts.messages import Message
@@ -150,6 +153,25 @@ def test_name_that_no_model_id_can_have_and_what_is_no_step_are_refused(name: st
         script(["one"], name=name)
     with pytest.raises(UsageError, match="step 2"):
         script(["one", 2])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_function_alone_answers_every_request() -> None:
+    model = offline.script(lambda request: f"to {request.messages[-1].text}")
+    agent = nbagent.Agent(model=model, tools=[], quiet=True)
+    assert [agent.run(f"{n}").text for n in range(3)] == ["to 0", "to 1", "to 2"]
+    model.assert_complete()
+    elsewhere = pickle.loads(pickle.dumps(offline.script(len_of_prompt)))
+    assert nbagent.Agent(model=elsewhere, tools=[], quiet=True).run("abc").text == "3"
+
+
+def len_of_prompt(request: ChatRequest) -> str:
+    return str(len(request.messages[-1].text))
+
+
+@pytest.mark.parametrize("steps", ["a text", offline.text("an answer"), 3, None])
+def test_a_script_of_no_list_is_refused(steps: Any) -> None:
+    with pytest.raises(UsageError, match="give a list of steps, or one function"):
+        offline.script(steps)
 
 
 def test_scripts_stay_apart_and_an_unknown_one_names_what_there_is() -> None:

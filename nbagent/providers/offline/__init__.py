@@ -12,7 +12,7 @@ import itertools
 import os
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, cast, get_args
 
@@ -56,7 +56,9 @@ _NO_WORKFLOW = (
 DELAY_VARIABLE = "NBAGENT_OFFLINE_DELAY_MS"
 """Environment variable: whole milliseconds before each piece that `offline:demo` streams."""
 _DELAY_MS = 15.0
-StepLike = str | ScriptedAnswer | Callable[[ChatRequest], "str | ScriptedAnswer"]
+AnswerFunction = Callable[[ChatRequest], "str | ScriptedAnswer"]
+StepLike = str | ScriptedAnswer | AnswerFunction
+Steps = Sequence[StepLike] | AnswerFunction
 """A text, a step, or a function that takes the request and returns one of them."""
 
 
@@ -129,24 +131,27 @@ class Script(OfflineModel):
     `model_id` (`%%agent --model offline:NAME`). Any thread may use it.
     """
 
-    def __init__(
-        self, steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0
-    ) -> None:
+    def __init__(self, steps: Steps, *, name: str | None = None, delay_ms: float = 0.0) -> None:
         self.name = name or f"script-{next(_numbers)}"
         self.is_named = name is not None
         """True if a person chose the name."""
         self.delay_ms = delay_ms
         self.requests: list[ChatRequest] = []
         """All requests so far, in order, also those after the last step."""
-        self._steps = tuple(steps)
+        self._function = steps if callable(steps) else None
+        """Answers each request; None if there are steps."""
+        self._steps: tuple[StepLike, ...] = () if callable(steps) else tuple(steps)
         self._used = 0
         self._lock = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # In another process it is registered under its name and starts with its first step.
-        return _from_pickle, (self._steps, self.name, self.is_named, self.delay_ms)
+        steps = self._function or self._steps
+        return _from_pickle, (steps, self.name, self.is_named, self.delay_ms)
 
     def __repr__(self) -> str:
+        if self._function is not None:
+            return f"<Script {self.model_id}: a function, {len(self.requests)} requests>"
         return f"<Script {self.model_id}: {self._used} of {len(self._steps)} steps used>"
 
     @property
@@ -173,7 +178,8 @@ class Script(OfflineModel):
         with self._lock:
             self.requests.append(request)
             number = len(self.requests)
-            for entry in self._steps[self._used :]:
+            left = self._steps[self._used :] if self._function is None else [self._function]
+            for entry in left:
                 self._used += 1
                 if not (isinstance(entry, ScriptedAnswer) and entry.only_waits):
                     break
@@ -200,8 +206,8 @@ scripts: dict[str, Script] = {}
 _numbers = itertools.count(1)
 
 
-def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: float = 0.0) -> Script:
-    """Create a model that answers with these steps, one per request.
+def script(steps: Steps, *, name: str | None = None, delay_ms: float = 0.0) -> Script:
+    """Create a model that answers with these steps, one per request, or always by a function.
 
     Example:
         ```python
@@ -213,7 +219,8 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
 
     Args:
         steps: texts, results of `text`, `image`, `reasoning`, `call`, `calls`, `step`, `error`,
-            `cut` and `delay`, or functions that take the request and return one of these.
+            `cut` and `delay`, or functions that take the request and return one of these. One
+            function alone answers every request, for example those of a batch.
         name: for `--model offline:NAME`; `script-1`, `script-2`, … without. A name used again
             means the newer script.
         delay_ms: wait between two pieces of a stream.
@@ -223,7 +230,10 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
             f"{name!r} cannot name a script; use a word without spaces and colons, not 'demo'"
             " or 'walk'."
         )
-    for position, entry in enumerate(cast("Sequence[object]", steps), 1):
+    listed: Any = [steps] if callable(steps) else steps
+    if isinstance(listed, str | ScriptedAnswer) or not isinstance(listed, Iterable):
+        raise UsageError(f"a script of {listed!r}: give a list of steps, or one function")
+    for position, entry in enumerate(cast("Iterable[object]", listed), 1):
         if not (isinstance(entry, str | ScriptedAnswer) or callable(entry)):
             raise UsageError(
                 f"step {position} of a script is {entry!r}; use a text, a result of"
@@ -235,7 +245,7 @@ def script(steps: Sequence[StepLike], *, name: str | None = None, delay_ms: floa
     return new_script
 
 
-def _from_pickle(steps: Sequence[StepLike], name: str, is_named: bool, delay_ms: float) -> Script:
+def _from_pickle(steps: Steps, name: str, is_named: bool, delay_ms: float) -> Script:
     new_script = scripts[name] = Script(steps, name=name, delay_ms=delay_ms)
     new_script.is_named = is_named
     return new_script
