@@ -234,7 +234,8 @@ def read_results(
     if not entries:
         return ()
     batch, ids = entries[0].planned.case.batch, [entry.run_id for entry in entries]
-    runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)
+    stored: Any = _read_last_runs(store, "runs", entries).set_index("run_id")
+    there, runs = {*stored.index}, stored.reindex(ids)
     by_column = {name: _plain_cells(runs[name]) for name in _OF_RUN}
     scores, uses = _scores_by_run(store, ids, versions), tool_uses(store, batch)
     recorded = recorded_usd(store, batch)
@@ -242,14 +243,16 @@ def read_results(
     results: list[CaseResult] = []
     for i, entry in enumerate(entries):
         case, run_ids = entry.planned.case, (*entry.earlier_ids, entry.run_id)
+        # A deleted run leaves its case open, also where the case was read before.
+        is_deleted = bool(entry.run_id) and entry.run_id not in there
         results.append(
             CaseResult(
                 row_key=case.row_key,
                 labels=entry.planned.variant.labels,
                 attempt=case.attempt,
                 cells=cells[i],
-                status=entry.status,
-                run_id=entry.run_id,
+                status="missing" if is_deleted else entry.status,
+                run_id="" if is_deleted else entry.run_id,
                 # A case that could not start has no run that holds its error.
                 why=entry.why,
                 prompt=by_column["prompt"][i] or "",

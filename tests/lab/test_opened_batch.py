@@ -186,7 +186,9 @@ def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
 def test_a_deleted_run_leaves_its_case_open() -> None:
     batch = ask(score=scorer(is_long)).wait()
     nbagent.forget(batch.open_run(1).id)
-    assert nbagent.batch("b").frame()["run_id"].isna().tolist() == [False, True, False]
+    for same in (batch, nbagent.batch("b")):
+        assert same.frame()["run_id"].isna().tolist() == [False, True, False]
+        assert not same.check()
 
 
 def _database() -> Path:

@@ -546,6 +546,7 @@ def test_a_persons_label_is_a_score_and_replaces_only_their_own() -> None:
         ((run, "ok", True), {"by": "an\x07na"}, "cannot name a person"),
         ((run, "ok", True), {"by": "an\nna"}, "cannot name a person"),
         ((run, "ok", True), {"by": "anna\u202e"}, "cannot name a person"),
+        ((run, "ok", True), {"by": "anna\u200b"}, "cannot name a person"),
         ((run, "ok", True), {"by": "a" * 81}, "cannot name a person"),
         ((run, "ok", True), {"by": "function"}, "is the author of scorers"),
         ((run, "ok", True), {"version": 1.5}, "count the versions from 1"),
