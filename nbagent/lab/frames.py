@@ -47,14 +47,18 @@ class Preflight:
     """Tools whose calls need an approval that nobody can give."""
 
 
-def frame_of_results(results: Sequence[CaseResult], table: DataFrame) -> DataFrame:
+def frame_of_results(
+    results: Sequence[CaseResult], table: DataFrame, *, has_key_column: bool
+) -> DataFrame:
     """Build the frame of `frame()`.
 
     Args:
         results: the cases.
         table: the columns of each case's row, in the order of the cases.
+        has_key_column: one of them holds the row keys, so that they need no column.
     """
     columns: dict[str, Any] = {}
+    keys = [] if has_key_column else ["row_key"]
     for axis in results[0].labels if results else ():
         columns[axis] = [result.labels[axis] for result in results]
     columns["attempt"] = [result.attempt for result in results]
@@ -63,9 +67,11 @@ def frame_of_results(results: Sequence[CaseResult], table: DataFrame) -> DataFra
     columns |= _output_columns(results)
     columns |= _score_columns(results)
     data: Any = table
-    data.columns = _column_names([str(name) for name in data.columns], columns.keys())
+    data.columns = _column_names([str(name) for name in data.columns], {*columns, *keys})
     for name, cells in columns.items():
         data[name] = cells
+    for name in keys:
+        data.insert(0, name, [result.row_key for result in results])
     return data
 
 

@@ -279,6 +279,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     "a lambda": (lambda: FITS, NAMELESS),
     "an object": (Always, NAMELESS),
     "a text": (lambda: "exact", "'exact' is not a function of a row and its run"),
+    "nothing in a list": (lambda: [None], "None is not a function of a row and its run"),
     "one argument": (lambda: alone, "'alone' has to take a row and its run"),
     "a name with a dot": (lambda: nbagent.scorer(name="a.b")(never), "'a.b' cannot name a score"),
     "version 0": (lambda: nbagent.scorer(version=0)(never), "count the versions from 1"),
