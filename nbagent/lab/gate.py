@@ -102,7 +102,21 @@ def check_results(
     if required.max_cost_usd is not None:
         checks.append(_cost(results, required.max_cost_usd))
     return CheckResult(
-        name=name, checks=tuple(checks), notes=tuple(joined.sentences() if joined else ())
+        name=name,
+        checks=tuple(checks),
+        notes=tuple(joined.sentences() if joined else ()),
+        unscored="" if scores else _unscored(results),
+    )
+
+
+def _unscored(results: Sequence[CaseResult]) -> str:
+    """Say that right and wrong answers passed alike, and how to require a score."""
+    names = score_names(results)
+    if not names:
+        return "no score was checked: the batch has none; agent.map(…, score=…) gives it one"
+    return (
+        f"no score was checked: require one, such as min={{{names[0]!r}: 0.9}}, in a shell "
+        f"--min {names[0]}=0.9"
     )
 
 
@@ -220,14 +234,16 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
             f"the scores {score!r} are labels, like {labels[0]!r}, and have no mean; let the "
             "scorer return a number or a bool"
         )
+    _check_share(results, score, limit)
     over, *others = axes or ["variant"]
     better: Better = "higher" if sign == "≥" else "lower"
+    failed = _failed_value(cells, better)
     compared: Any = statistics.compare(
         cells,
         axes,
         over=over if axes else None,
         by=others,
-        failed=_failed_value(cells, better),
+        failed=failed,
         better=better,
         is_measure=_is_measure(results, score),
     )
@@ -243,7 +259,7 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
             name=f"{score} {sign} {limit:g}",
             variant=variant,
             ok=is_met,
-            result=_mean_text(mean, row),
+            result=_mean_text(mean, row, failed),
             value=mean,
             lo=_number(row["lo"]),
             hi=_number(row["hi"]),
@@ -262,12 +278,32 @@ def _is_share(value: Any) -> bool:
     return not isinstance(value, str) and 0 <= value <= 1
 
 
-def _mean_text(mean: float | None, row: Mapping[str, Any]) -> str:
+def _check_share(results: Sequence[CaseResult], score: str, limit: float) -> None:
+    """Refuse a limit that no share of yes can have, such as 90 for 90 %."""
+    values = [
+        own.value
+        for case in results
+        for own in case.scores
+        if own.scorer == score and own.value is not None
+    ]
+    is_yes_no = bool(values) and all(isinstance(value, bool) for value in values)
+    if is_yes_no and not 0 <= limit <= 1:
+        hint = f"; write {limit / 100:g} for {limit:g} %" if 1 < limit <= 100 else ""
+        raise UsageError(
+            f"the score {score!r} is yes or no, so its mean is a share from 0 to 1, and "
+            f"{limit:g} is no limit for it{hint}"
+        )
+
+
+def _mean_text(mean: float | None, row: Mapping[str, Any], failed: statistics.Failed) -> str:
     if mean is None:
         return "no score"
     lo, hi = _number(row["lo"]), _number(row["hi"])
     interval = "no interval" if lo is None or hi is None else f"95 %: {lo:.3g} to {hi:.3g}"
-    return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')})"
+    n_failed = int(row["failed"])
+    counted = "counted as 0" if failed == "zero" else "left out"
+    note = f", {n_failed:,} without an answer {counted}" if n_failed else ""
+    return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')}{note})"
 
 
 def _worst(scored: Sequence[_Scored], score: str, limit: float, sign: str) -> dict[str, Any]:

@@ -259,6 +259,8 @@ def scorer(
 
 def as_scorers(scorers_or_one: object) -> tuple[Scorer, ...]:
     """Return scorers, made of functions where needed; raise UsageError if two have one name."""
+    if scorers_or_one is None:
+        return ()
     several = (
         cast("list[object]", scorers_or_one)
         if isinstance(scorers_or_one, list | tuple)
