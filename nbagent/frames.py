@@ -278,7 +278,7 @@ def read_notebook(
         outputs, n_odd = saved_in_outputs(file)
         documents = [document for saved in outputs for document in _documents(saved)]
         batch_documents = [document for document in documents if is_batch(document)]
-        records, ids, problems = _decode_outputs(
+        records, ids, problems = _decode_documents(
             [document for document in documents if not is_batch(document)]
         )
         problems += [ODD] if n_odd else []
@@ -317,15 +317,18 @@ def _batches(
     return notebook_batches(documents, stores)
 
 
-def _decode_outputs(outputs: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
-    """Decode what outputs hold: the records by id, the ids of all runs, and what is wrong."""
+def _decode_documents(documents: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
+    """Decode what outputs hold: the records by id, the ids of all runs, and what is wrong.
+
+    A document that is itself a list is no record.
+    """
     records: dict[str, RunRecord] = {}
     ids, problems = set[str](), list[str]()
-    for saved in outputs:
+    for document in documents:
         try:
             # A run that was displayed twice is saved twice.
-            records |= {record.id: record for record in all_from_notebook_json(saved)}
-            ids |= {*saved_run_ids(saved)}
+            records |= {record.id: record for record in all_from_notebook_json([document])}
+            ids |= {*saved_run_ids([document])}
         except CORRUPT_ROW as error:
             is_plain = type(error) is ValueError
             problems.append(str(error) if is_plain else _DAMAGED)
