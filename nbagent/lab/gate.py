@@ -300,10 +300,14 @@ def _mean_text(mean: float | None, row: Mapping[str, Any], failed: statistics.Fa
         return "no score"
     lo, hi = _number(row["lo"]), _number(row["hi"])
     interval = "no interval" if lo is None or hi is None else f"95 %: {lo:.3g} to {hi:.3g}"
-    n_failed = int(row["failed"])
-    counted = "counted as 0" if failed == "zero" else "left out"
-    note = f", {n_failed:,} without an answer {counted}" if n_failed else ""
+    note = _failed_note(int(row["failed"]), failed)
     return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')}{note})"
+
+
+def _failed_note(n_failed: int, failed: statistics.Failed) -> str:
+    """Say what the cases without an answer count; empty if there are none."""
+    counted = "counted as 0" if failed == "zero" else "left out"
+    return f", {n_failed:,} without an answer {counted}" if n_failed else ""
 
 
 def _worst(scored: Sequence[_Scored], score: str, limit: float, sign: str) -> dict[str, Any]:
@@ -398,17 +402,22 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
     worse: Any = statistics.flips(
         cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS, better=better
     )
-    for row in compared.to_dict("records"):
+    table = compared.to_dict("records")
+    for row in table:
         if row[BATCH_AXIS] == _NOW:
             labels = {axis: str(row[axis]) for axis in others}
-            mine = [
-                flip
-                for flip in worse.to_dict("records")
-                if all(str(flip[axis]) == label for axis, label in labels.items())
-            ]
-            yield _not_worse(score, " · ".join(labels.values()), row, mine)
+            mine = _with_labels(worse.to_dict("records"), labels)
+            n_failed = sum(int(side["failed"]) for side in _with_labels(table, labels))
+            note = _failed_note(n_failed, _failed_value(cells, better))
+            yield _not_worse(score, " · ".join(labels.values()), row, mine, note)
             if required.max_worse is not None:
                 yield _few_worse(score, " · ".join(labels.values()), mine, required.max_worse)
+
+
+def _with_labels(
+    rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(str(row[axis]) == label for axis, label in labels.items())]
 
 
 def _check_versions(joined: JoinedResults, score: str) -> None:
@@ -439,7 +448,11 @@ def _numbers(versions: set[int]) -> str:
 
 
 def _not_worse(
-    score: str, variant: str, row: Mapping[str, Any], flips: Sequence[Mapping[str, Any]]
+    score: str,
+    variant: str,
+    row: Mapping[str, Any],
+    flips: Sequence[Mapping[str, Any]],
+    note: str,
 ) -> Check:
     is_worse = row["verdict"] == "worse"
     diff, lo, hi = (_number(row[name]) for name in ("diff", "diff_lo", "diff_hi"))
@@ -449,7 +462,7 @@ def _not_worse(
     else:
         unknown = "no interval" if diff else "no pair differs"
         interval = unknown if lo is None or hi is None else f"95 %: {lo:+.3g} to {hi:+.3g}"
-        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}): {row['verdict']}"
+        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}{note}): {row['verdict']}"
     return Check(
         name=f"{score} not worse than the baseline",
         variant=variant,

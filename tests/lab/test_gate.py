@@ -148,6 +148,8 @@ def test_a_mean_says_what_a_case_without_an_answer_counts() -> None:
     some = batch(*(case(row) for row in range(8)), without("failed", 8), without("failed", 9))
     as_zero = some.check(min={"exact": 0.5}, max_failed=2)
     assert "10 cases, 2 without an answer counted as 0)" in str(as_zero)
+    compared = some.check(baseline=rows(10), max_failed=2)
+    assert "10 pairs, 2 without an answer counted as 0)" in str(compared)
     left_out = some.check(max={"exact": 1}, max_failed=2)
     assert "8 cases, 2 without an answer left out)" in str(left_out)
     assert "without an answer counted" not in str(rows(8).check(min={"exact": 0.5}))
