@@ -90,6 +90,12 @@ def _parser() -> ArgumentParser:
 def _add_check(check: ArgumentParser) -> None:
     """Add the options of `check`, which are those of `batch.check`."""
     check.set_defaults(error_code=2)
+    check.epilog = (
+        "gate.py defines batch = agent.map(...), and may define the arguments of batch.check: "
+        "check = {'min': {'exact': 0.9}, 'not_worse_than': 'baseline.json'}. Options of the "
+        "command win. Without --min, --max or a baseline only failures and costs are checked, "
+        "and no score."
+    )
     target = "name of a batch, gate.py (it is run), a notebook or a baseline (they are only read)"
     check.add_argument("target", help=target)
     limit: dict[str, Any] = {"action": "append", "default": [], "metavar": "SCORE=NUMBER"}
@@ -101,6 +107,8 @@ def _add_check(check: ArgumentParser) -> None:
     failed = "cases that may be without an answer (0); 0.05 is a share"
     check.add_argument("--max-failed", metavar="N", help=failed)
     check.add_argument("--max-cost-usd", type=float, metavar="USD", help="cost of all cases")
+    only = "check only the cases with this label; repeatable, an axis each"
+    check.add_argument("--only", action="append", default=[], metavar="AXIS=LABEL", help=only)
     check.add_argument("--batch", metavar="NAME", help="the batch of a notebook that has several")
     check.add_argument("--junit", metavar="FILE", help="write JUnit XML")
     markdown = "write Markdown, for $GITHUB_STEP_SUMMARY; - writes it to stdout"
@@ -155,13 +163,14 @@ def _export(options: Namespace) -> str | None:
 
 
 def _check(options: Namespace) -> int:
-    from nbagent.lab.gate_file import check_gate, command_options
+    from nbagent.lab.gate_file import check_gate, command_labels, command_options
 
     stdout: Any = sys.stdout
     if hasattr(stdout, "reconfigure"):
         # A forge's pipe on Windows may not be able to write `≥`.
         stdout.reconfigure(errors="replace")
-    result = check_gate(options.target, command_options(vars(options)), options.batch)
+    required, only = command_options(vars(options)), command_labels(options.only)
+    result = check_gate(options.target, required, options.batch, only)
     if options.junit:
         _write(Path(options.junit), result.junit())
     if options.markdown and options.markdown != "-":

@@ -28,6 +28,7 @@ from nbagent.session.stores import own_stores_for, store_at, store_to_read
 from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.store import dataframes
+from nbagent.store.batches import n_runs
 from nbagent.store.columns import CORRUPT_ROW, Dtype
 from nbagent.store.frame_queries import FRAMES
 from nbagent.store.rows import all_from_notebook_json, saved_run_ids
@@ -86,7 +87,8 @@ class History:
                 tuple with both ends included and None for an open end: `cost_usd=(0.01, None)`,
                 `started_at=("7d", "today")`; for two values write a list. `text="refund"` finds
                 texts that contain it, in any case of ASCII letters; all other texts must be equal.
-                A notebook is found by its name without folder or ending, too:
+                `variant={"prompt": "v2"}` finds runs of a batch with these labels; one may be a
+                list. A notebook is found by its name without folder or ending, too:
                 `notebook="penguins"`. Short names: `id`, `cost`, `tokens`, `duration`, `started`,
                 `ended`, `state`, `status`, `tool`.
 
@@ -196,6 +198,23 @@ class SavedNotebook(History):
         self.batches: dict[str, BatchResults] = {**(batches or {})}
         """Its batches by their names: `frame()`, `compare()`, `diff()`, `check()`."""
 
+    def _read(self, name: str, filters: dict[str, Any]) -> DataFrame:
+        wanted = filters.get("batch")
+        of_batch = wanted in self.batches if isinstance(wanted, str) else wanted is None
+        if of_batch and (wanted is not None or name == "scores"):
+            self._point_to_cases([wanted] if wanted else [*self.batches], name)
+        return super()._read(name, filters)
+
+    def _point_to_cases(self, names: Sequence[str], frame: str) -> None:
+        """Warn about batches that were saved as cases, which no frame of runs has."""
+        elsewhere = [f"batch({name!r})" for name in names if not n_runs(self._saved, name)]
+        if elsewhere:
+            warnings.warn(
+                f"{frame}() has the runs whose records {self.path.name} holds; cases and scores of "
+                f"its batches: {', '.join(f'{call}.frame()' for call in elsewhere)}",
+                stacklevel=4 if frame == "scores" else 5,
+            )
+
     def batch(self, name: str | None = None) -> BatchResults:
         """Return a batch by its name, which may be left out if there is one.
 
@@ -241,7 +260,8 @@ def read_notebook(
 ) -> SavedNotebook:
     """Read the runs and batches saved in a notebook: `read_notebook("x.ipynb").turns()`.
 
-    `read_notebook("x.ipynb").batch()` has the cases, scores and comparisons of its batch.
+    `read_notebook("x.ipynb").batch()` has the cases, scores and comparisons of its batch, which
+    the frames have only where the records of its runs were saved, too.
 
     A file that was saved in the middle of a run names the run; its record is then read from the
     person's own store.
@@ -258,8 +278,8 @@ def read_notebook(
         outputs, n_odd = saved_in_outputs(file)
         documents = [document for saved in outputs for document in _documents(saved)]
         batch_documents = [document for document in documents if is_batch(document)]
-        records, ids, problems = _decode_outputs(
-            [[document] for document in documents if not is_batch(document)]
+        records, ids, problems = _decode_documents(
+            [document for document in documents if not is_batch(document)]
         )
         problems += [ODD] if n_odd else []
         is_partial = bool(ids - {*records}) or bool(batch_documents)
@@ -297,15 +317,18 @@ def _batches(
     return notebook_batches(documents, stores)
 
 
-def _decode_outputs(outputs: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
-    """Decode what outputs hold: the records by id, the ids of all runs, and what is wrong."""
+def _decode_documents(documents: Sequence[Any]) -> tuple[dict[str, RunRecord], set[str], list[str]]:
+    """Decode what outputs hold: the records by id, the ids of all runs, and what is wrong.
+
+    A document that is itself a list is no record.
+    """
     records: dict[str, RunRecord] = {}
     ids, problems = set[str](), list[str]()
-    for saved in outputs:
+    for document in documents:
         try:
             # A run that was displayed twice is saved twice.
-            records |= {record.id: record for record in all_from_notebook_json(saved)}
-            ids |= {*saved_run_ids(saved)}
+            records |= {record.id: record for record in all_from_notebook_json([document])}
+            ids |= {*saved_run_ids([document])}
         except CORRUPT_ROW as error:
             is_plain = type(error) is ValueError
             problems.append(str(error) if is_plain else _DAMAGED)

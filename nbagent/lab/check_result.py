@@ -39,6 +39,8 @@ class CheckResult:
     """Name of the batch."""
     checks: tuple[Check, ...]
     notes: tuple[str, ...] = ()
+    unscored: str = ""
+    """Why right and wrong answers passed alike; empty if a score was checked."""
 
     @property
     def ok(self) -> bool:
@@ -79,11 +81,13 @@ class CheckResult:
 
     def markdown(self) -> str:
         """Return Markdown, for the summary of a forge's job."""
-        return markdown_report(self.name, self.checks, self.notes)
+        notes = (self.unscored, *self.notes) if self.unscored else self.notes
+        return markdown_report(self.name, self.checks, notes)
 
     def _listing(self) -> Listing:
         failures = self.failures
         state = f"{len(failures)} of {len(self.checks)} checks failed" if failures else "passed"
+        unscored = f"; {self.unscored}" if self.unscored else ""
         rows = [
             (
                 "passed" if check.ok else "FAILED",
@@ -94,7 +98,7 @@ class CheckResult:
         ]
         parts = [_rows_listing(self.checks)] if any(check.rows for check in failures) else []
         return Listing(
-            title=f"check of {self.name}: {state}",
+            title=f"check of {self.name}: {state}{unscored}",
             columns=("", "check", "result"),
             rows=rows,
             notes=self.notes,
@@ -106,7 +110,8 @@ class CheckResult:
 
     def __repr__(self) -> str:
         failures = self.failures
-        text = f"failed: {failures[0].title}: {failures[0].result}" if failures else "passed"
+        passed = "passed; no score was checked" if self.unscored else "passed"
+        text = f"failed: {failures[0].title}: {failures[0].result}" if failures else passed
         return f"<CheckResult {self.name} {text}>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:

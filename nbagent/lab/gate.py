@@ -102,7 +102,21 @@ def check_results(
     if required.max_cost_usd is not None:
         checks.append(_cost(results, required.max_cost_usd))
     return CheckResult(
-        name=name, checks=tuple(checks), notes=tuple(joined.sentences() if joined else ())
+        name=name,
+        checks=tuple(checks),
+        notes=tuple(joined.sentences() if joined else ()),
+        unscored="" if scores else _unscored(results),
+    )
+
+
+def _unscored(results: Sequence[CaseResult]) -> str:
+    """Say that right and wrong answers passed alike, and how to require a score."""
+    names = score_names(results)
+    if not names:
+        return "no score was checked: the batch has none; agent.map(…, score=…) gives it one"
+    return (
+        f"no score was checked: require one, such as min={{{names[0]!r}: 0.9}}, in a shell "
+        f"--min {names[0]}=0.9"
     )
 
 
@@ -220,14 +234,16 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
             f"the scores {score!r} are labels, like {labels[0]!r}, and have no mean; let the "
             "scorer return a number or a bool"
         )
+    _check_share(results, score, limit)
     over, *others = axes or ["variant"]
     better: Better = "higher" if sign == "≥" else "lower"
+    failed = _failed_value(cells, better)
     compared: Any = statistics.compare(
         cells,
         axes,
         over=over if axes else None,
         by=others,
-        failed=_failed_value(cells, better),
+        failed=failed,
         better=better,
         is_measure=_is_measure(results, score),
     )
@@ -243,7 +259,7 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
             name=f"{score} {sign} {limit:g}",
             variant=variant,
             ok=is_met,
-            result=_mean_text(mean, row),
+            result=_mean_text(mean, row, failed),
             value=mean,
             lo=_number(row["lo"]),
             hi=_number(row["hi"]),
@@ -262,12 +278,36 @@ def _is_share(value: Any) -> bool:
     return not isinstance(value, str) and 0 <= value <= 1
 
 
-def _mean_text(mean: float | None, row: Mapping[str, Any]) -> str:
+def _check_share(results: Sequence[CaseResult], score: str, limit: float) -> None:
+    """Refuse a limit that no share of yes can have, such as 90 for 90 %."""
+    values = [
+        own.value
+        for case in results
+        for own in case.scores
+        if own.scorer == score and own.value is not None
+    ]
+    is_yes_no = bool(values) and all(isinstance(value, bool) for value in values)
+    if is_yes_no and not 0 <= limit <= 1:
+        hint = f"; write {limit / 100:g} for {limit:g} %" if 1 < limit <= 100 else ""
+        raise UsageError(
+            f"the score {score!r} is yes or no, so its mean is a share from 0 to 1, and "
+            f"{limit:g} is no limit for it{hint}"
+        )
+
+
+def _mean_text(mean: float | None, row: Mapping[str, Any], failed: statistics.Failed) -> str:
     if mean is None:
         return "no score"
     lo, hi = _number(row["lo"]), _number(row["hi"])
     interval = "no interval" if lo is None or hi is None else f"95 %: {lo:.3g} to {hi:.3g}"
-    return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')})"
+    note = _failed_note(int(row["failed"]), failed)
+    return f"{mean:.3g} ({interval}, {pluralize(int(row['n']), 'case')}{note})"
+
+
+def _failed_note(n_failed: int, failed: statistics.Failed) -> str:
+    """Say what the cases without an answer count; empty if there are none."""
+    counted = "counted as 0" if failed == "zero" else "left out"
+    return f", {n_failed:,} without an answer {counted}" if n_failed else ""
 
 
 def _worst(scored: Sequence[_Scored], score: str, limit: float, sign: str) -> dict[str, Any]:
@@ -362,17 +402,22 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
     worse: Any = statistics.flips(
         cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS, better=better
     )
-    for row in compared.to_dict("records"):
+    table = compared.to_dict("records")
+    for row in table:
         if row[BATCH_AXIS] == _NOW:
             labels = {axis: str(row[axis]) for axis in others}
-            mine = [
-                flip
-                for flip in worse.to_dict("records")
-                if all(str(flip[axis]) == label for axis, label in labels.items())
-            ]
-            yield _not_worse(score, " · ".join(labels.values()), row, mine)
+            mine = _with_labels(worse.to_dict("records"), labels)
+            n_failed = sum(int(side["failed"]) for side in _with_labels(table, labels))
+            note = _failed_note(n_failed, _failed_value(cells, better))
+            yield _not_worse(score, " · ".join(labels.values()), row, mine, note)
             if required.max_worse is not None:
                 yield _few_worse(score, " · ".join(labels.values()), mine, required.max_worse)
+
+
+def _with_labels(
+    rows: Sequence[Mapping[str, Any]], labels: Mapping[str, str]
+) -> list[Mapping[str, Any]]:
+    return [row for row in rows if all(str(row[axis]) == label for axis, label in labels.items())]
 
 
 def _check_versions(joined: JoinedResults, score: str) -> None:
@@ -403,7 +448,11 @@ def _numbers(versions: set[int]) -> str:
 
 
 def _not_worse(
-    score: str, variant: str, row: Mapping[str, Any], flips: Sequence[Mapping[str, Any]]
+    score: str,
+    variant: str,
+    row: Mapping[str, Any],
+    flips: Sequence[Mapping[str, Any]],
+    note: str,
 ) -> Check:
     is_worse = row["verdict"] == "worse"
     diff, lo, hi = (_number(row[name]) for name in ("diff", "diff_lo", "diff_hi"))
@@ -413,7 +462,7 @@ def _not_worse(
     else:
         unknown = "no interval" if diff else "no pair differs"
         interval = unknown if lo is None or hi is None else f"95 %: {lo:+.3g} to {hi:+.3g}"
-        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}): {row['verdict']}"
+        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}{note}): {row['verdict']}"
     return Check(
         name=f"{score} not worse than the baseline",
         variant=variant,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -37,16 +37,28 @@ class Gate:
     """Result of a check that the gate file made itself."""
 
 
-def check_gate(target: str, options: Mapping[str, Any], batch_name: str | None) -> CheckResult:
+def check_gate(
+    target: str,
+    options: Mapping[str, Any],
+    batch_name: str | None,
+    only: Mapping[str, str] | None = None,
+) -> CheckResult:
     """Open a gate and check it; these options win over those of a gate file.
 
+    Args:
+        target: see `open_gate`.
+        options: arguments of `BatchResults.check`.
+        batch_name: see `open_gate`.
+        only: labels of the variants that are checked; default: all.
+
     Raises:
-        UsageError: see `open_gate` and `BatchResults.check`.
+        UsageError: see `open_gate`, `BatchResults.only` and `BatchResults.check`.
     """
     gate = open_gate(target, batch_name)
     if gate.result is not None:
-        if options:
-            raise UsageError(f"{target} checks its batch itself; drop {', '.join(options)}")
+        if options or only:
+            names = ", ".join([*options, *(["only"] if only else [])])
+            raise UsageError(f"{target} checks its batch itself; drop {names}")
         return gate.result
     own = dict(gate.check)
     if "not_worse_than" in options:
@@ -54,7 +66,23 @@ def check_gate(target: str, options: Mapping[str, Any], batch_name: str | None) 
     merged = {**own, **options}
     for name in {"min", "max"} & own.keys() & options.keys():
         merged[name] = {**own[name], **options[name]}
-    return gate.batch.check(**merged)
+    return (gate.batch.only(**only) if only else gate.batch).check(**merged)
+
+
+def command_labels(texts: Sequence[str]) -> dict[str, str]:
+    """Return the labels that `--only` names, by their axes.
+
+    Raises:
+        UsageError: one is not written as AXIS=LABEL, or an axis has two.
+    """
+    labels: dict[str, str] = {}
+    for text in texts:
+        axis, sign, label = text.partition("=")
+        if not sign or not axis or not label:
+            raise UsageError(f"--only {text}: write --only AXIS=LABEL, such as prompt=v2")
+        if labels.setdefault(axis, label) != label:
+            raise UsageError(f"--only {axis}= is given twice; check one label at a time")
+    return labels
 
 
 def command_options(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -124,7 +124,7 @@ class BatchResults(ABC):
             for result in self.results()
             if all(result.labels[axis] == label for axis, label in chosen.items())
         )
-        return CaseResults(" · ".join([self.name, *chosen.values()]), cases)
+        return _ChosenResults(self, chosen, cases)
 
     def compare(
         self,
@@ -262,9 +262,10 @@ class BatchResults(ABC):
             min: least mean of each score. The mean itself must reach it; its interval is shown. A
                 case without an answer counts as 0 in a score from 0 to 1.
             not_worse_than: a baseline: the file of `save`, another batch, the name of one in the
-                store, or `"last"`, the newest other batch of the store with the same rows. A
-                score whose verdict is "worse" fails; the result says which drop the number of
-                rows could have shown at all.
+                store, or `"last"`, the newest other batch of the store with the same rows. For
+                `batch.only(…)`, the same variant of it is taken where it has several. A score
+                whose verdict is "worse" fails; the result says which drop the number of rows
+                could have shown at all.
             max: greatest mean of each score.
             baseline: another name of `not_worse_than`.
             max_worse: greatest number of rows whose score is worse than in the baseline.
@@ -412,6 +413,29 @@ class CaseResults(BatchResults):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, {pluralize(len(self), 'case')}>"
+
+
+class _ChosenResults(CaseResults):
+    """Cases of a batch with these labels."""
+
+    def __init__(
+        self, whole: BatchResults, chosen: Mapping[str, str], results: Sequence[CaseResult]
+    ) -> None:
+        super().__init__(" · ".join([whole.name, *chosen.values()]), results)
+        self._whole, self._chosen = whole, chosen
+
+    def _baseline(self, source: Any) -> BatchResults:
+        """Return the same variant of a baseline that varies the same axes."""
+        baseline = self._whole._baseline(source)
+        axes = baseline.axes
+        shared = {axis: label for axis, label in self._chosen.items() if axis in axes}
+        try:
+            return baseline.only(**shared) if shared else baseline
+        except UsageError as error:
+            raise UsageError(f"the baseline {baseline.name!r}: {error.message}") from None
+
+    def __repr__(self) -> str:
+        return f"<CaseResults {self.name}, {pluralize(len(self), 'case')}>"
 
 
 def axes_of(variants: Sequence[Any]) -> dict[str, list[str]]:

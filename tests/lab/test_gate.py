@@ -139,6 +139,20 @@ def test_a_check_that_passes_is_true(name: str) -> None:
     assert checked.raise_for_failure() is checked
     frame: Any = checked.frame()
     assert frame["ok"].all()
+    requires_score = not options.keys().isdisjoint({"min", "max", "not_worse_than", "baseline"})
+    for text in (str(checked), repr(checked), checked.markdown().replace("\\", "")):
+        assert ("no score was checked" in text) is not requires_score
+
+
+def test_a_mean_says_what_a_case_without_an_answer_counts() -> None:
+    some = batch(*(case(row) for row in range(8)), without("failed", 8), without("failed", 9))
+    as_zero = some.check(min={"exact": 0.5}, max_failed=2)
+    assert "10 cases, 2 without an answer counted as 0)" in str(as_zero)
+    compared = some.check(baseline=rows(10), max_failed=2)
+    assert "10 pairs, 2 without an answer counted as 0)" in str(compared)
+    left_out = some.check(max={"exact": 1}, max_failed=2)
+    assert "8 cases, 2 without an answer left out)" in str(left_out)
+    assert "without an answer counted" not in str(rows(8).check(min={"exact": 0.5}))
 
 
 def test_a_gate_of_few_rows_says_what_it_cannot_show() -> None:
@@ -180,12 +194,32 @@ def test_every_variant_must_meet_the_limits() -> None:
     assert not batch(*cases).only(prompt="v2").check(baseline=batch(*cases).only(prompt="v1"))
 
 
+def test_a_variant_is_compared_with_itself_in_a_baseline_of_several() -> None:
+    def of(wrong: int) -> CaseResults:
+        cases = (
+            case(row, label == "v1" or row >= wrong, labels={"prompt": label})
+            for row in range(40)
+            for label in ("v1", "v2")
+        )
+        return batch(*cases)
+
+    checked = of(20).only(prompt="v2").check(baseline=of(0))
+    assert [check.title for check in checked.failures] == ["exact not worse than the baseline"]
+    assert of(20).only(prompt="v1").check(baseline=of(0))
+    with pytest.raises(UsageError, match="the baseline 'b': 'prompt' has no label 'v2'"):
+        labelled = batch(*(case(row, labels={"prompt": "v1"}) for row in range(4)))
+        of(0).only(prompt="v2").check(baseline=labelled)
+
+
 INVALID: dict[str, tuple[dict[str, Any], str]] = {
     "score": ({"min": {"exakt": 0.9}}, "did you mean 'exact'"),
     "limit": ({"min": {"exact": "high"}}, "give a number"),
     "nan": ({"min": {"exact": float("nan")}}, "give a number"),
     "true": ({"max": {"exact": True}}, "give a number"),
     "no-dict": ({"min": 0.9}, "write min="),
+    "percent": ({"min": {"exact": 90}}, "a share from 0 to 1.*; write 0.9 for 90 %"),
+    "percent-at-most": ({"max": {"exact": 5}}, "write 0.05 for 5 %"),
+    "below-0": ({"min": {"exact": -0.1}}, "-0.1 is no limit"),
     "failed": ({"max_failed": -1}, "max_failed=-1"),
     "worse": ({"max_worse": 1.5, "baseline": rows(3)}, "whole number"),
     "worse-alone": ({"max_worse": 1}, "needs a baseline"),

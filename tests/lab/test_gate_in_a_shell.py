@@ -121,7 +121,8 @@ def test_a_prompt_that_nobody_recorded_fails_and_is_not_asked(
 
 
 GATE_FILES: dict[str, tuple[str, int, str]] = {
-    "good": ("", 0, "passed"),
+    "nothing-required": ("", 0, "passed; no score was checked: require one, such as min="),
+    "no-scores": ("batch = ask(score=None, name='plain')", 0, "the batch has none"),
     "limits": ("check = {'min': {'right': 0.9}}", 1, "right ≥ 0.9"),
     "its-own-check": ("check = batch.wait().check(min={'right': 0})", 0, "right ≥ 0"),
     "only-one": ("batch = batch.wait().only(prompt='v2')", 0, "passed"),
@@ -147,12 +148,40 @@ def ask(**how):
     return agent.map(
         pandas.DataFrame({"n": range(4)}),
         vary={"prompt": {"v1": "Say {{ n }}", "v2": "{{ n }}"}},
-        score=right,
-        **how,
+        **{"score": right, **how},
     )
 
 batch = ask()
 """
+
+
+ONLY: dict[str, tuple[str, int, str]] = {
+    "the-good-one": ("--min right=1 --only prompt=v1", 0, "check of gate · v1: passed"),
+    "the-other": ("--min right=1 --only prompt=v2", 1, "right ≥ 1"),
+    "from-the-store": ("--only prompt=v1 --not-worse-than gate", 0, "4 pairs"),
+    "a-slip": ("--only promt=v1", 2, "there is no axis 'promt'"),
+    "no-such-label": ("--only prompt=v3", 2, "'prompt' has no label 'v3'"),
+    "no-label": ("--only v1", 2, "write --only AXIS=LABEL"),
+    "two-labels": ("--only prompt=v1 --only prompt=v2", 2, "--only prompt= is given twice"),
+}
+
+
+@pytest.mark.parametrize("name", ONLY)
+def test_one_variant_is_checked_in_a_shell(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options, code, message = ONLY[name]
+    file = tmp_path / "gate.py"
+    file.write_text(OFFLINE.replace("batch = ask()", "batch = ask(name='gate')"), "utf-8")
+    assert main(["check", str(file), *options.split()]) == code
+    printed = capsys.readouterr()
+    assert message in (printed.err if code == 2 else printed.out)
+
+
+def test_the_help_says_how_a_gate_file_requires(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+    assert "check = {'min': {'exact': 0.9}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", GATE_FILES)

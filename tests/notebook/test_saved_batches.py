@@ -74,6 +74,12 @@ def test_cases_scores_and_comparison_come_from_the_file_alone(
     pd.testing.assert_frame_equal(opened.frame()[columns], batch.frame()[columns])
     assert len(opened.diff("v1", "v2")) == 8
     assert not opened.check(min={"says_number": 1})
+    message = r"a\.ipynb holds; .*: batch\('numbers'\)\.frame\(\)$"
+    for read in (notebook.scores, lambda: notebook.runs(batch="numbers")):
+        with pytest.warns(UserWarning, match=message) as warned:
+            assert read().empty
+        assert [warning.filename for warning in warned] == [__file__]
+    assert len(notebook.runs()) == 1
     with pytest.raises(nbagent.UsageError, match="its batches are numbers"):
         notebook.batch("letters")
 

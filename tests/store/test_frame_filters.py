@@ -17,7 +17,9 @@ from stories import Story, tool_run
 
 import nbagent
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.records import Case, ScoreRecord
 from nbagent.session.stores import current_store
+from nbagent.store.batches import save_scores
 
 frames: Any = nbagent
 
@@ -152,6 +154,56 @@ def test_a_misspelt_batch_is_one_line_with_the_right_one() -> None:
     with pytest.raises(UsageError, match=r"no row has batch='refnds'; did you mean 'refunds'\?"):
         frames.scores(batch="refnds")
     assert frames.runs(batch="refunds")["prompt"].tolist() == ["Say Oslo."]
+
+
+VARIANTS: dict[str, tuple[Any, str]] = {
+    "one label": ({"prompt": "v1"}, "56"),
+    "all of several": ({"prompt": "v1", "t": "0.5"}, "5"),
+    "a number": ({"t": 0.5}, "579"),
+    "labels of one axis": ({"prompt": ["v1", "v2"], "t": "1"}, "68"),
+    "several variants": ([{"prompt": "v1", "t": 1}, {"prompt": "v2", "t": 0.5}], "67"),
+    "labels that no run has together": ({"prompt": "v3", "t": 1}, ""),
+    "the JSON of all": ('{"prompt":"v1","t":"0.5"}', "5"),
+}
+UNKNOWN_VARIANTS: dict[str, tuple[dict[str, Any], str]] = {
+    "an axis": ({"variant": {"promt": "v1"}}, "axis 'promt'.*did you mean 'prompt'"),
+    "a label": ({"variant": {"t": 7}}, r"no run has variant=\{'t': '7'\}; there are 0.5, 1"),
+    "one of several": ({"variant": {"prompt": ["v1", "v9"]}}, "'v9'"),
+    "no label": ({"variant": {}}, "names no label"),
+    "None": ({"variant": {"t": None}}, "None is no label"),
+    "half a character": ({"variant": {"t": "\ud83d"}}, "is not a valid filter"),
+    "the axis as a filter": ({"t": 0.5}, r"no filter 't'; .* write variant=\{'t': '0.5'\}$"),
+    "a dict of another column": ({"model": {"t": "1"}}, "model=.* is not a valid filter"),
+}
+
+
+@pytest.fixture
+def variants() -> None:
+    pairs = [("v1", "0.5"), ("v1", "1"), ("v2", "0.5"), ("v2", "1"), ("v3", "0.5")]
+    for digit, (prompt, t) in enumerate(pairs, start=5):
+        case = Case(batch="b", row_key="r", variant={"prompt": prompt, "t": t}, sha=str(digit))
+        story = Story(id=str(digit) * 16, prompt=f"{prompt} {t}", case=case)
+        story.turn("An answer.")
+        run = story.end().run
+        current_store().add(run)
+        save_scores(
+            current_store(),
+            [ScoreRecord(run_id=run.id, scorer="s", value=True, by="function", at=START)],
+        )
+
+
+def test_a_variant_is_found_by_its_labels(variants: None) -> None:
+    for name, (value, found) in VARIANTS.items():
+        assert letters(frames.runs(variant=value)) == found, name
+        assert letters(frames.scores(variant=value)) == found, name
+
+
+def test_a_variant_that_no_run_has_is_refused(variants: None) -> None:
+    for filters, reason in UNKNOWN_VARIANTS.values():
+        with pytest.raises(UsageError, match=reason):
+            frames.runs(**filters)
+    with pytest.raises(UsageError, match=r"run_id=nbagent\.runs\(variant="):
+        frames.turns(prompt="v1")
 
 
 def test_a_range_of_a_large_number_is_exact() -> None:

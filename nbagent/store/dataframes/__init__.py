@@ -59,9 +59,9 @@ def read_frame(stores: Sequence[Store], name: str, filters: dict[str, Any]) -> p
         UsageError: a filter is unknown, or no row can have its value.
     """
     frame = FRAMES[name]
-    filters = without_aliases(name, filters)
     with ExitStack() as stack:
         connections = [stack.enter_context(store.reading()) for store in stores]
+        filters = without_aliases(name, filters, connections)
         filters = with_whole_notebook_names(filters, connections)
         check_words(frame, filters, connections)
         made = FrameCells(frame)
@@ -89,11 +89,12 @@ def find_runs(store: Store, filters: dict[str, Any], *, sort: str, limit: int) -
         UsageError: a filter or the column is unknown, or no row can have its value.
     """
     frame = FRAMES["runs"]
-    filters, sort = without_aliases("runs", filters), ALIASES.get(sort, sort)
+    sort = ALIASES.get(sort, sort)
     if sort not in frame.by_name:
         hint = nearest_hint(sort, frame.by_name)
         raise UsageError(f"sort={sort!r} is not a column of nbagent.runs(), such as cost_usd{hint}")
     with store.reading() as connection:
+        filters = without_aliases("runs", filters, [connection])
         filters = with_whole_notebook_names(filters, [connection])
         check_words(frame, filters, [connection])
         query = FrameQuery(frame, {"limit": limit, **filters}, store, connection, sort)

@@ -10,6 +10,7 @@ from nbagent.contracts.nearest import nearest_name, nearest_or_all
 from nbagent.store.connections import Connection
 from nbagent.store.dataframes.derived import hash_texts
 from nbagent.store.dataframes.filters import SPECIAL_FILTERS, filter_cells, filter_condition
+from nbagent.store.dataframes.variant_check import axis_hint, check_labels
 from nbagent.store.frame_queries import ALIASES, FRAMES, KNOWN_VALUES, Frame
 from nbagent.store.rows import cell_text
 
@@ -19,7 +20,9 @@ _SUGGESTION_ROWS = 10_000
 """Newest rows whose values are suggested for a value that no row has."""
 
 
-def without_aliases(name: str, filters: dict[str, Any]) -> dict[str, Any]:
+def without_aliases(
+    name: str, filters: dict[str, Any], connections: Sequence[Connection]
+) -> dict[str, Any]:
     """Copy the filters of a frame with the names of its columns; refuse unknown names."""
     columns = FRAMES[name].by_name
     named = dict[str, Any]()
@@ -29,7 +32,7 @@ def without_aliases(name: str, filters: dict[str, Any]) -> dict[str, Any]:
         if column in named:
             raise UsageError(f"{column!r} is set twice in the filters; remove one of them")
         named[column] = value
-    _check_filter_names(name, named)
+    _check_filter_names(name, named, connections)
     return named
 
 
@@ -55,20 +58,27 @@ def _as_posix(path: str) -> str:
     return "/" + path.replace("\\", "/").casefold()
 
 
-def _check_filter_names(name: str, filters: dict[str, Any]) -> None:
+def _check_filter_names(
+    name: str, filters: dict[str, Any], connections: Sequence[Connection]
+) -> None:
     general = [] if name == "prompts" else ["run", "session", "batch", "model"]
     general += ["since", "until", "limit", "store"] + ["whole"] * (name == "messages")
     known = dict.fromkeys((*FRAMES[name].by_name, *general, *(FRAMES[name].filters or ())))
-    for filter_name in filters:
+    for filter_name, value in filters.items():
         if filter_name not in known:
-            hint = nearest_or_all(filter_name, known, "the filters are")
+            hint = axis_hint(name, filter_name, value, connections)
+            hint = hint or nearest_or_all(filter_name, known, "the filters are")
             raise UsageError(f"there is no filter {filter_name!r}{hint}")
     if filters.get("whole") and "run" not in filters:
         raise UsageError('whole=True needs the run: nbagent.messages(run="last", whole=True)')
 
 
 def check_words(frame: Frame, filters: dict[str, Any], connections: Sequence[Connection]) -> None:
-    """Refuse values of category columns that no row has and that look like a typing error."""
+    """Refuse values of category columns that no row has and that look like a typing error.
+
+    Labels of variants are refused if no run has them.
+    """
+    check_labels(filters, connections)
     for name, value in filters.items():
         # Names of runs are no category, but a person writes them from memory, too.
         if name in SPECIAL_FILTERS or (frame.dtype(name) != "category" and name != "name"):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any, cast
 
@@ -18,6 +19,8 @@ from nbagent.store.frame_queries import TEXT_FILTER, Frame
 from nbagent.store.record_cells import to_us
 
 SPECIAL_FILTERS = ("run", "since", "until", "limit", "whole")
+VARIANT_FILTER = "variant"
+"""Filter that takes labels by their axes, too: `variant={"prompt": "v2"}`."""
 _TIME_UNITS = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 _MAX_VALUES = 30_000
 """SQLite allows 32,766 parameters in a statement; the rest is for other filters."""
@@ -35,6 +38,8 @@ def filter_condition(frame: Frame, name: str, value: Any) -> Condition:
         return _range_condition(frame, name, value)
     if name == TEXT_FILTER:
         return _text_condition(frame, value)
+    if name == VARIANT_FILTER and (several := variant_labels(value)):
+        return _labels_condition(frame.expression(name), several)
     return _equality(frame, name, value)
 
 
@@ -95,6 +100,53 @@ def _text_condition(frame: Frame, value: Any) -> Condition:
     return f"({' OR '.join(conditions) or '0'})", arguments
 
 
+def variant_labels(value: Any) -> list[dict[str, list[str]]]:
+    """Return the labels that a filter of variants names, by their axes; of one dict or several.
+
+    Empty if the filter is the JSON of whole variants.
+    """
+    several = cast("list[Any]", value) if isinstance(value, list) else [value]
+    if not several or not all(isinstance(labels, Mapping) for labels in several):
+        return []
+    if not all(several):
+        raise UsageError("variant={} names no label; write variant={'prompt': 'v2'}")
+    return [
+        {
+            _label_texts(axis)[0]: _label_texts(labels)
+            for axis, labels in cast("Mapping[Any, Any]", entry).items()
+        }
+        for entry in several
+    ]
+
+
+def _label_texts(labels: Any) -> list[str]:
+    """Return one label or several as texts, which labels of variants are."""
+    several = cast("list[Any]", labels) if isinstance(labels, list | tuple | set) else [labels]
+    if not several or not all(isinstance(label, str | int | float) for label in several):
+        raise UsageError(
+            f"variant: {_one_line(labels)} is no label; write variant={{'prompt': 'v2'}}"
+        )
+    return filter_cells(VARIANT_FILTER, [str(label) for label in several], "category")
+
+
+def _labels_condition(expression: str, several: list[dict[str, list[str]]]) -> Condition:
+    """Condition of a variant that has all labels of one of the dicts."""
+    # A stranger's store may have any text there.
+    labels_sql = f"json_each(CASE WHEN json_valid({expression}) THEN {expression} ELSE '{{}}' END)"
+    arguments: list[Any] = []
+    variants: list[str] = []
+    for labels in several:
+        conditions: list[str] = []
+        for axis, texts in labels.items():
+            marks = ",".join("?" * len(texts))
+            conditions.append(
+                f"EXISTS (SELECT 1 FROM {labels_sql} WHERE key = ? AND value IN ({marks}))"
+            )
+            arguments += [axis, *texts]
+        variants.append(f"({' AND '.join(conditions)})")
+    return f"({' OR '.join(variants)})", arguments
+
+
 def _equality(frame: Frame, name: str, value: Any) -> Condition:
     """SQL condition for a filter, and its parameters."""
     wanted, expression = filter_cells(name, value, frame.dtype(name)), frame.expression(name)
@@ -120,6 +172,8 @@ def filter_cells(name: str, value: Any, dtype: Dtype) -> list[Any]:
     """Distinct values of a filter as SQLite stores them; None is a missing value."""
     pd = pandas_module()
     try:
+        if isinstance(value, Mapping):  # its keys are no values
+            raise TypeError
         values: list[Any] = list(value) if pd.api.types.is_list_like(value) else [value]
         if dtype == TIMESTAMP:
             cells = [_parse_timestamp(entry) for entry in values]
