@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, sha256_hex
 from nbagent.contracts.case_results import CaseResult
-from nbagent.contracts.records import ScoreRecord
+from nbagent.contracts.records import MAX_SCORE, ScoreRecord
 from nbagent.contracts.secrets import redact, redact_json, register_environment
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
@@ -37,6 +37,13 @@ _MAX_CELL_TEXT = 100_000
 _NAME_CHARS = 500
 """Characters of a key, a label or the name of a column."""
 _MAX_AXES = 100
+_MAX_INTEGER = 2**53
+_COLUMNS = frozenset(
+    ("row_key", "attempt", "run_id", "ok", "state", "value", "stop_reason", "error", "text")
+    + ("turns", "total_tokens", "cost_usd", "duration_ms")
+)
+"""Columns of `frame()` and `cells()` beside the axes; no option of a run has such a name."""
+_COLUMN_STARTS = ("score_", "output_")
 _BATCH_NAME_CHARS = 200
 _BY_COLUMN = ("run_id", "duration_ms")
 """Fields that differ each time: they are in the last line, so that diffs stay readable."""
@@ -304,6 +311,9 @@ def _read_head(head: Any, n_cases: int) -> tuple[str, dict[str, list[str]]]:
             f"it is damaged: {n_cases:,} of its {head['cases']:,} cases are there"
         )
     axes = TypeAdapter(dict[str, list[str]]).validate_python(head["axes"])
+    for axis in axes:
+        if axis in _COLUMNS or axis.startswith(_COLUMN_STARTS):
+            raise SavedBatchError(f"it is damaged: {axis!r} is a column, and no axis")
     name = " ".join(head[_MARK].split())[:_BATCH_NAME_CHARS]
     if not name or len(axes) > _MAX_AXES:
         raise SavedBatchError("it is damaged: no name, or too many axes")
@@ -340,11 +350,29 @@ def _check_cases(axes: Mapping[str, Sequence[str]], results: Sequence[CaseResult
             label not in axes[axis] for axis, label in result.labels.items()
         ):
             raise SavedBatchError(f"it is damaged: row {result.row_key!r} has unknown labels")
-        numbers = (result.cost_usd, result.duration_ms, *(score.value for score in result.scores))
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise SavedBatchError(f"it is damaged: row {result.row_key!r} has an infinite number")
+        if not all(map(_fits_a_column, _numbers(result))):
+            raise SavedBatchError(
+                f"it is damaged: row {result.row_key!r} has an infinite number, or one that no "
+                "batch has"
+            )
         if result.attempt < 1:
             raise SavedBatchError(f"it is damaged: row {result.row_key!r} has attempt 0 or less")
+
+
+def _numbers(result: CaseResult) -> Iterable[Any]:
+    yield from (result.attempt, result.turns, result.total_tokens)
+    yield from (result.cost_usd, result.recorded_usd, result.duration_ms)
+    for use in result.tools:
+        yield from (use.calls, use.failed)
+    for score in result.scores:
+        yield from (score.value, score.version)
+
+
+def _fits_a_column(number: Any) -> bool:
+    """True if the columns of a frame hold it, and sums of it, or if it is no number."""
+    if isinstance(number, float):
+        return abs(number) <= MAX_SCORE  # False for NaN
+    return not isinstance(number, int) or abs(number) <= _MAX_INTEGER
 
 
 def _notes(head: Mapping[str, Any]) -> tuple[str, ...]:

@@ -435,6 +435,33 @@ BAD_FILES: dict[str, tuple[Callable[[list[Any]], str], str]] = {
     "no-ids": (edited(lambda lines: lines[-1].update(run_id=[])), "it is damaged"),
     "no-time": (edited(lambda lines: lines[-1].update(scored_at="noon")), "it is damaged"),
     "attempt-0": (edited(lambda lines: lines[1].update(attempt=0)), "attempt 0"),
+    **{
+        f"{field}-of-{number:.0e}": (
+            edited(lambda lines, field=field, number=number: lines[1].update({field: number})),
+            "infinite number, or one that no batch has",
+        )
+        for fields, number in (
+            (("total_tokens", "turns", "attempt"), 10**30),
+            (("cost_usd", "recorded_usd"), 1e307),
+        )
+        for field in fields
+    },
+    "tokens-of-400-digits": (
+        edited(lambda lines: lines[1].update(total_tokens=10**400)),
+        "infinite number, or one that no batch has",
+    ),
+    "usd-of-400-digits": (
+        edited(lambda lines: lines[1].update(cost_usd=10**400)),
+        "it is damaged: case 0.cost_usd",
+    ),
+    "a-mean-that-overflows": (
+        edited(lambda lines: lines[1]["scores"][0].update(value=1e308)),
+        "infinite number, or one that no batch has",
+    ),
+    "calls-of-a-tool": (
+        edited(lambda lines: lines[1].update(tools=[{"name": "x", "calls": 10**400}])),
+        "infinite number, or one that no batch has",
+    ),
     "too-large": (lambda lines: " " * 65_000_000, "it is larger than 64 MB"),
 }
 
@@ -447,6 +474,20 @@ def test_a_damaged_or_foreign_baseline_is_one_clear_line(name: str, tmp_path: Pa
     with pytest.raises(UsageError, match=message) as refused:
         nbagent.read_batch(file)
     assert "\n" not in str(refused.value)
+
+
+def test_a_column_of_the_frames_is_no_axis_of_a_file(tmp_path: Path) -> None:
+    lines, saved = lines_of(rows(3), tmp_path), rows(3)
+    file = tmp_path / "axis.json"
+    columns = {*saved.frame().columns, *saved.cells("exact").columns} - {"tools", "n"}
+    for axis in columns - saved.axes.keys():
+        edit = json.loads(json.dumps(lines))
+        edit[0]["axes"] = {axis: ["v1"]}
+        for case in edit[1:-1]:
+            case["labels"] = {axis: "v1"}
+        file.write_text(json.dumps(edit), "utf-8")
+        with pytest.raises(UsageError, match=f"{axis}.* is a column, and no axis"):
+            nbagent.read_batch(file)
 
 
 def test_a_field_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
