@@ -557,11 +557,12 @@ def _executor_of(how: MapOptions, store: Store, here: Unattended) -> Executor:
     if executor is None:
         return Local(store, here)
     if executor == PROVIDER_BATCH:
-        if how.max_cost_usd is not None:
-            raise UsageError(
-                "max_cost_usd cannot stop a provider batch, which is ordered as a whole; leave it "
-                "out and look at dry_run() before, or leave out executor='provider-batch'"
-            )
+        for option in ("max_cost_usd", "max_failed"):
+            if getattr(how, option) is not None:
+                raise UsageError(
+                    f"{option} cannot stop a provider batch, which is ordered as a whole; leave it "
+                    "out and look at dry_run() before, or leave out executor='provider-batch'"
+                )
         # Late: it imports the HTTP client.
         from nbagent.lab.provider_batch import ProviderBatchExecutor
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.canonical import new_id, sha_of
-from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.errors import ModelError, NbagentError, StoreError, UsageError
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.records import Case, EngineTurn, RunRecord
@@ -94,6 +94,8 @@ class ProviderBatchExecutor(Local):
         self._keys: dict[_CaseName, str] = {}
         self._given: dict[_CaseName, EngineTurn] = {}
         """Turns of cut runs that had the answer, or a part of it, by case."""
+        self._refusals: dict[str, NbagentError] = {}
+        """Errors of requests that cannot be planned, such as one of an empty prompt, by key."""
         self._answers: dict[str, tuple[BatchAnswer, ProviderBatch]] = {}
         """Answers that no run has taken, by key of the case."""
         self._batches: list[ProviderBatch] = []
@@ -214,7 +216,7 @@ class ProviderBatchExecutor(Local):
 
     async def _plan(self, asks: Mapping[str, RunRequest]) -> tuple[list[_Part], list[str]]:
         """Build all requests, in parts of one provider batch each; the others' keys are of offline
-        models.
+        models, or of requests that cannot be planned, whose cases fail.
 
         Raises:
             UsageError: a request is too large, or cannot be sent in a batch.
@@ -222,7 +224,12 @@ class ProviderBatchExecutor(Local):
         parts: list[_Part] = []
         open_parts: dict[tuple[str, str], _Part] = {}
         offline: list[str] = []
+        self._refusals = {}
         async for key, active in self._prepared(asks):
+            if isinstance(active, NbagentError):
+                self._refusals[key] = active
+                offline.append(key)
+                continue
             chat_request, wire = await first_wire_request(active)
             target = self._target_for(active, chat_request)
             if target is None:
@@ -241,12 +248,19 @@ class ProviderBatchExecutor(Local):
 
     async def _prepared(
         self, asks: Mapping[str, RunRequest]
-    ) -> AsyncGenerator[tuple[str, ActiveRun]]:
-        """Yield each request as a run that is not started."""
+    ) -> AsyncGenerator[tuple[str, ActiveRun | NbagentError]]:
+        """Yield each request as a run that is not started, or the error for which it cannot be."""
 
-        def prepare(some: Sequence[tuple[str, RunRequest]]) -> list[tuple[str, ActiveRun]]:
-            planned = [(key, replace(ask, dry_run=True)) for key, ask in some]
-            return [(key, Local._prepare(self, ask)) for key, ask in planned]
+        def planned(ask: RunRequest) -> ActiveRun | NbagentError:
+            try:
+                return Local._prepare(self, replace(ask, dry_run=True))
+            except StoreError:
+                raise
+            except NbagentError as error:
+                return error
+
+        def prepare(some: Sequence[tuple[str, RunRequest]]) -> list[Any]:
+            return [(key, planned(ask)) for key, ask in some]
 
         listed = [*asks.items()]
         for start in range(0, len(listed), _PREPARED_TOGETHER):
@@ -428,6 +442,8 @@ class ProviderBatchExecutor(Local):
         assert ask.case is not None
         case = _case_name(ask.case)
         key, earlier_turn = self._keys[case], self._given.get(case)
+        if error := self._refusals.get(key):
+            raise error
         if key not in self._answers:
             return super()._prepare(ask)  # of an offline model
         if earlier_turn is not None:  # resumed, the model would be asked to continue its answer

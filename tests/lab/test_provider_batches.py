@@ -496,6 +496,16 @@ def test_a_parameter_that_the_server_refuses_is_left_out_in_the_next_batch(
     assert texts(batch.resume()) == ALL
 
 
+def test_a_row_that_cannot_be_asked_fails_alone(server: BatchServer) -> None:
+    table = pd.DataFrame({"n": [0, 1, "", 3, 4]})
+    batch = send(server, table=table).wait()
+    assert texts(batch) == ["a:0", "a:1", None, "a:3", "a:4"]
+    assert "the prompt is empty" in batch.frame()["error"][2]
+    assert (batch.progress.state, batch.progress.failed, sizes(server)) == ("Finished", 1, [4])
+    batch.resume()
+    assert (batch.progress.failed, sizes(server)) == (1, [4]), "nothing is sent a second time"
+
+
 # Refused before anything is sent
 
 
@@ -515,6 +525,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "cassette": ({"agent": {"cassette": "a.jsonl"}}, "cassette does not go"),
     "cache": ({"agent": {"cache": "auto"}}, "cache does not go"),
     "budget": ({"max_cost_usd": 1}, "max_cost_usd cannot stop a provider batch"),
+    "failures": ({"max_failed": 2}, "max_failed cannot stop a provider batch"),
     "no batch API": ({"vendor": "ollama:x"}, "no batch API of ollama .* openai, .*anthropic"),
     "no such executor": ({"executor": "provider-bach"}, "'provider-batch' for the batch API"),
 }
