@@ -36,6 +36,7 @@ from nbagent.providers.batches.batch_api import (
     BatchLine,
     BatchStatus,
     Submission,
+    no_state_error,
     unanswered_fault,
 )
 from nbagent.providers.client import WireClient
@@ -55,6 +56,8 @@ FIRST_POLL_S, MAX_POLL_S = 1.0, 60.0
 """Wait before the second question about a batch; it grows by half each time, up to the other."""
 _GROWTH = 1.5
 _READ_ATTEMPTS = 5
+_MAX_SILENT = 8
+"""Replies in a row without a state after which the wait ends."""
 _LINE_BYTES = 250
 """Bytes around the body of a request in a provider's batch, at most."""
 _PREPARED_TOGETHER, _READ_TOGETHER = 50, 50
@@ -392,7 +395,7 @@ class ProviderBatchExecutor(Local):
         self._n_done.pop(batch.mark, None)
 
     async def _wait_for_end(self, batch: ProviderBatch, api: BatchApi) -> BatchStatus:
-        wait_s = FIRST_POLL_S
+        wait_s, n_silent = FIRST_POLL_S, 0
         while True:
             try:
                 status = await api.status(batch.batch_id)
@@ -405,9 +408,13 @@ class ProviderBatchExecutor(Local):
                 done = "" if status.done is None else f"{status.done:,} of "
                 n = pluralize(batch.n_requests, "request")
                 self._n_done[batch.mark] = min(status.done or 0, batch.n_requests)
-                self._say(batch, f"{status.state}, {done}{n}; the same call resumes it")
+                state = status.state or "unknown"
+                self._say(batch, f"{state}, {done}{n}; the same call resumes it")
                 if status.is_ended:
                     return status
+                n_silent = 0 if status.state else n_silent + 1
+                if n_silent == _MAX_SILENT:
+                    raise no_state_error(batch.batch_id)
             # The random part spreads batches that were sent together.
             await asyncio.sleep(wait_s * (0.75 + 0.25 * random.random()))
             wait_s = min(wait_s * _GROWTH, MAX_POLL_S)

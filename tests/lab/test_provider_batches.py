@@ -307,6 +307,18 @@ def test_a_provider_that_forgot_the_batch_lets_it_be_sent_again(server: BatchSer
     assert sizes(server) == [5, 5]
 
 
+@SHORT
+def test_a_provider_that_says_no_state_is_not_asked_for_ever(
+    vendor: str, server: BatchServer
+) -> None:
+    server.hold = server.hides_state = True
+    with pytest.raises(ModelError, match="does not say the state of the batch"):
+        send(server, vendor).wait()
+    server.hold = server.hides_state = False
+    assert texts(send(server, vendor).wait()) == ALL
+    assert sizes(server) == [5]
+
+
 @pytest.mark.parametrize("vendor", ["openai", _OTHERS[0]])
 def test_a_download_that_breaks_is_repeated(vendor: str, server: BatchServer) -> None:
     server.break_results = 1
