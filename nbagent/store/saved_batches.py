@@ -38,10 +38,10 @@ _NAME_CHARS = 500
 """Characters of a key, a label or the name of a column."""
 _MAX_AXES = 100
 _MAX_INTEGER = 2**53
-_COLUMNS = frozenset(
-    ("row_key", "attempt", "run_id", "ok", "state", "value", "stop_reason", "error", "text")
-    + ("turns", "total_tokens", "cost_usd", "duration_ms")
-)
+_COLUMNS = {
+    *("row_key", "attempt", "run_id", "ok", "state", "value", "stop_reason", "error", "text"),
+    *("turns", "total_tokens", "cost_usd", "duration_ms"),
+}
 """Columns of `frame()` and `cells()` beside the axes; no option of a run has such a name."""
 _COLUMN_STARTS = ("score_", "output_")
 _BATCH_NAME_CHARS = 200
