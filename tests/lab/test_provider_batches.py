@@ -509,13 +509,15 @@ def test_a_parameter_that_the_server_refuses_is_left_out_in_the_next_batch(
 
 
 def test_a_row_that_cannot_be_asked_fails_alone(server: BatchServer) -> None:
-    table = pd.DataFrame({"n": [0, 1, "", 3, 4]})
+    table = pd.DataFrame({"n": ["", 1, "", 3]})
     batch = send(server, table=table).wait()
-    assert texts(batch) == ["a:0", "a:1", None, "a:3", "a:4"]
+    assert texts(batch) == [None, "a:1", None, "a:3"]
     assert "the prompt is empty" in batch.frame()["error"][2]
-    assert (batch.progress.state, batch.progress.failed, sizes(server)) == ("Finished", 1, [4])
+    assert (batch.progress.state, batch.progress.failed, sizes(server)) == ("Finished", 2, [2])
     batch.resume()
-    assert (batch.progress.failed, sizes(server)) == (1, [4]), "nothing is sent a second time"
+    assert (batch.progress.failed, sizes(server)) == (2, [2]), "nothing is sent a second time"
+    here = nbagent.Agent(model="offline:demo", tools="none", quiet=True)
+    assert here.map(table, "{{ n }}").wait().progress.failed == 2, "as without a provider batch"
 
 
 # Refused before anything is sent
