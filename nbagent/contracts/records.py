@@ -302,6 +302,10 @@ class Case(Value):
     """Hash of everything that determines the answer. A finished run with this hash is reused."""
 
 
+MAX_SCORE = 1e300
+"""Greatest score; the sum of very many such scores is a float."""
+
+
 class ScoreRecord(Value):
     """Score of a run; one for each run, name and version by a scorer or judge, and by a person."""
 

@@ -27,6 +27,7 @@ from nbagent.lab.frames import Preflight, estimate, read_results
 from nbagent.lab.local import Executor, Local, Unattended
 from nbagent.lab.plan import (
     MapOptions,
+    PlannedCase,
     Variant,
     cache_key_options,
     cases_of,
@@ -74,6 +75,8 @@ _active_batches: dict[tuple[Store, str], Batch] = {}
 _lock = threading.Lock()
 PROVIDER_BATCH = "provider-batch"
 """Executor that sends all cases to the batch API of the model's provider."""
+_MAX_EMPTY = 100
+"""First rows among which one with a prompt is looked for, to check a variant."""
 
 
 class Batch(BatchInStore):
@@ -140,8 +143,7 @@ class Batch(BatchInStore):
 
     def _check_variant(self, variant: Variant, names: Mapping[str, Any]) -> Preflight:
         """Check that a variant can run, and plan its first request."""
-        first = replace(self._table, keys=self._table.keys[:1], rows=self._table.rows[:1])
-        ((planned),) = cases_of(first, [variant], 1, "", names)
+        planned = self._first_case(variant, names)
         run_request = request_of_case(
             planned, left_usd=self._map_options.max_cost_usd, session="batch"
         )
@@ -185,6 +187,16 @@ class Batch(BatchInStore):
             len(planned.rendered.prompt),
             tuple(unapproved),
         )
+
+    def _first_case(self, variant: Variant, names: Mapping[str, Any]) -> PlannedCase:
+        """Return a variant's first case with a prompt: one without stops no others."""
+        table, cases = self._table, list[PlannedCase]()
+        for n in range(min(_MAX_EMPTY, len(table.rows))):
+            one = replace(table, keys=table.keys[n : n + 1], rows=table.rows[n : n + 1])
+            cases += cases_of(one, [variant], 1, "", names)
+            if cases[-1].rendered.prompt.strip():
+                return cases[-1]
+        return cases[0]
 
     def _find_done(self) -> None:
         """Find the cases that are done already."""
@@ -558,11 +570,12 @@ def _executor_of(how: MapOptions, store: Store, here: Unattended) -> Executor:
     if executor is None:
         return Local(store, here)
     if executor == PROVIDER_BATCH:
-        if how.max_cost_usd is not None:
-            raise UsageError(
-                "max_cost_usd cannot stop a provider batch, which is ordered as a whole; leave it "
-                "out and look at dry_run() before, or leave out executor='provider-batch'"
-            )
+        for option in ("max_cost_usd", "max_failed"):
+            if getattr(how, option) is not None:
+                raise UsageError(
+                    f"{option} cannot stop a provider batch, which is ordered as a whole; leave it "
+                    "out and look at dry_run() before, or leave out executor='provider-batch'"
+                )
         # Late: it imports the HTTP client.
         from nbagent.lab.provider_batch import ProviderBatchExecutor
 

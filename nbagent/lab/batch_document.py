@@ -9,8 +9,9 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import Case
-from nbagent.lab.plan import MAX_CASES, MapOptions, PlannedCase, Table
+from nbagent.lab.plan import MapOptions, PlannedCase, Table
 from nbagent.settings.options import RunOptions
+from nbagent.settings.types import MAX_CASES
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
 

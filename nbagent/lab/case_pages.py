@@ -6,28 +6,33 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from nbagent.contracts.canonical import json_object, load_json, sha256_hex
+from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
 from nbagent.export.written_file import write_export
-from nbagent.lab.review import checked_person, score
-from nbagent.lab.scorers import TEXT_CHARS, checked_name, plain_value
+from nbagent.lab.review import PERSON, checked_person, score
+from nbagent.lab.scorers import TEXT_CHARS, checked_name
 from nbagent.session.frontend import frontend
+from nbagent.settings.sources import to_path
 from nbagent.shown.texts import safe_repr
+from nbagent.store.batches import save_labels
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.case_table import DEFAULT_LABEL, cases_text, columns_of_cases
 
 MAX_SCALE = 5
 """The page has keys for labels 1 to 5."""
+_WHOLE = range(1, MAX_SCALE + 1)
 _MAX_LABEL_BYTES = 50_000_000
 _MAX_LABELS = 100_000
 _FORMATS = ("html",)
@@ -153,11 +158,11 @@ def export_cases(
 @dataclass(frozen=True, slots=True)
 class _Label:
     run_id: str
-    value: bool | float | str
+    value: bool | float
     reason: str | None
 
 
-def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None) -> int:
+def add_labels(batch: BatchWithRuns, path: str | os.PathLike[str], by: str | None) -> int:
     """Store the labels that a page exported; none if one of them cannot be stored.
 
     Args:
@@ -168,69 +173,101 @@ def add_labels(batch: CasesOfBatch, path: str | os.PathLike[str], by: str | None
     Raises:
         UsageError: the file has no labels, or labels of runs that the batch does not have.
     """
-    content = _read(path)
-    labels = [_label(item, path) for item in content["labels"]]
+    file = to_path(path, "path")
+    content = _read(file)
+    labels = [_label(item, content.get("scale"), file) for item in content["labels"]]
+    if repeated := next((run for run, n in Counter(x.run_id for x in labels).items() if n > 1), ""):
+        raise UsageError(
+            f"{file} has two labels of run {safe_repr(repeated[:40], 60)}; nothing was stored: "
+            "leave one of them in the file"
+        )
+    name = checked_name(content.get("name", DEFAULT_LABEL))
+    person = _person_of(content, by, file)
+    _refuse_foreign(batch, labels, name, file)
+    now = utc_now()
+    scores = [
+        ScoreRecord(
+            run_id=label.run_id,
+            scorer=name,
+            value=label.value,
+            reason=label.reason,
+            by=person,
+            at=now,
+        )
+        for label in labels
+    ]
+    try:
+        save_labels(batch._store, scores)  # pyright: ignore[reportPrivateUsage]
+    except UsageError as error:
+        raise UsageError(f"{error.message}; nothing was stored", code=error.code) from None
+    return len(scores)
+
+
+def _refuse_foreign(batch: CasesOfBatch, labels: Sequence[_Label], name: str, file: Path) -> None:
+    """Raise UsageError for labels of other runs, or with the name of a scorer."""
     results = batch.results()
     known = {result.run_id for result in results if result.run_id}
     foreign = [label.run_id for label in labels if label.run_id not in known]
     if foreign:
         raise UsageError(
-            f"{len(foreign):,} of {len(labels):,} labels in {path} are of runs that batch "
+            f"{len(foreign):,} of {len(labels):,} labels in {file} are of runs that batch "
             f"{batch.name!r} does not have, such as {safe_repr(foreign[0][:40], 60)}; nothing was "
             "stored: export the labels from a page of this batch"
         )
-    options = page_options(content.get("name", DEFAULT_LABEL), by=by or content.get("by", "person"))
-    if by is None and not _is_person(options["by"]):
+    if any(s.scorer == name and not s.is_label for r in results for s in r.scores):
         raise UsageError(
-            f"{path} is by {safe_repr(options['by'], 100)}; say who labelled: by='anna'"
-        )
-    if any(s.scorer == options["label"] and not s.is_label for r in results for s in r.scores):
-        raise UsageError(
-            f"score {options['label']!r} of this batch is by a scorer; nothing was stored: export "
+            f"score {name!r} of this batch is by a scorer; nothing was stored: export "
             "the labels under another name"
         )
-    for label in labels:
-        score(label.run_id, options["label"], label.value, by=options["by"], reason=label.reason)
-    return len(labels)
 
 
-def _is_person(by: str) -> bool:
-    """True if a name cannot be taken for a function or a model."""
-    return by != "function" and ":" not in by and len(by) <= 100
-
-
-def _read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a file of labels."""
-    file = Path(path)
+def _person_of(content: Mapping[str, Any], by: str | None, file: Path) -> str:
+    """Return the name of who labelled."""
     try:
-        if file.stat().st_size > _MAX_LABEL_BYTES:
-            raise UsageError(f"{path} is larger than 50 MB and no file of labels")
+        return checked_person(content.get("by", PERSON) if by is None else by)
+    except UsageError as error:
+        if by is not None:
+            raise
+        raise UsageError(f"{file}: {error.message}; say who labelled: by='anna'") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """Read a file of labels."""
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would wait
+            raise UsageError(f"{file} cannot be read (it is no file)")
+        if status.st_size > _MAX_LABEL_BYTES:
+            raise UsageError(f"{file} is larger than 50 MB and no file of labels")
         content = json_object(load_json(file.read_bytes()))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read ({error.strerror})") from None
-    except ValueError:
+        raise UsageError(f"{file} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError):
         content = None
     labels = content.get("labels") if content else None
-    if content is None or content.get("nbagent_labels") != 1 or not isinstance(labels, list):
+    version = content.get("nbagent_labels") if content else None
+    if content is None or type(version) is not int or version != 1 or not isinstance(labels, list):
         raise UsageError(
-            f"{path} has no labels; a page of batch.export('html') writes them: Export labels"
+            f"{file} has no labels; a page of batch.export('html') writes them: Export labels"
         )
     if len(cast("list[Any]", labels)) > _MAX_LABELS:
-        raise UsageError(f"{path} has more than {_MAX_LABELS:,} labels")
+        raise UsageError(f"{file} has more than {_MAX_LABELS:,} labels")
     return content
 
 
-def _label(item: object, path: str | os.PathLike[str]) -> _Label:
-    """Check one label of a file."""
+def _label(item: object, scale: object, file: Path) -> _Label:
+    """Check one label of a file: 1 to the scale of the page, or yes and no if that is 0."""
     fields = json_object(item) or {}
     run_id, value, why = fields.get("run_id"), fields.get("value"), fields.get("reason") or None
-    problem = f"{path}: {safe_repr(item, 100)} is no label; nothing was stored"
-    if not isinstance(run_id, str) or not isinstance(why, str | None):
-        raise UsageError(problem)
-    try:
-        plain = plain_value(value)
-    except UsageError:
-        plain = None
-    if plain is None or plain == "":
-        raise UsageError(problem)
+    highest = scale if type(scale) is int and 2 <= scale <= MAX_SCALE else MAX_SCALE
+    if isinstance(value, bool):
+        is_on_scale = scale in (None, 0)
+    else:
+        is_on_scale = scale != 0 and isinstance(value, int | float) and value in _WHOLE[:highest]
+    if not (is_on_scale and isinstance(run_id, str) and isinstance(why, str | None)):
+        raise UsageError(
+            f"{file}: {safe_repr(item, 100)} is no label; nothing was stored: a label has the "
+            f"id of a run, and a value: true or false, or on a scale 1 to {highest}"
+        )
+    plain = value if isinstance(value, bool) else float(cast("float", value))
     return _Label(run_id, plain, why[:TEXT_CHARS] if why else None)

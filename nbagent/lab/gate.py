@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.case_results import CaseResult, joint_scores
 from nbagent.contracts.checks import Check, CheckedRow
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import Better, ScoreRecord
@@ -47,7 +47,7 @@ class Requirements:
         if not _is_number(self.max_failed) or self.max_failed < 0:
             raise UsageError(
                 f"max_failed={self.max_failed!r} is not valid; expected a number of cases, or a "
-                "share below 1"
+                "share up to 1.0"
             )
         if self.max_cost_usd is not None and not (
             _is_number(self.max_cost_usd) and self.max_cost_usd >= 0
@@ -98,6 +98,7 @@ def check_results(
             for check in _means(results, score, sign, float(limit))
         ]
     if joined is not None:
+        checks.append(_shared_rows(joined))
         checks += [check for score in scores for check in _compared(joined, score, required)]
     if required.max_cost_usd is not None:
         checks.append(_cost(results, required.max_cost_usd))
@@ -154,9 +155,21 @@ def _answered(results: Sequence[CaseResult]) -> Check:
     )
 
 
+def _shared_rows(joined: JoinedResults) -> Check:
+    """Check that most rows of the baseline are compared: a few pairs would hide the others."""
+    n_rows = joined.n_pairs + len(joined.only_first) + len(joined.changed)
+    is_met = joined.n_pairs * 2 >= n_rows
+    return Check(
+        name="half of the baseline's rows are compared",
+        ok=is_met,
+        result=f"{joined.n_pairs:,} of {pluralize(n_rows, 'row')}",
+        advice="" if is_met else "if the table shall be so, save the baseline again",
+    )
+
+
 def _failed(results: Sequence[CaseResult], max_failed: float) -> Check:
     failed = [case for case in results if _has_failed(case)]
-    is_share = isinstance(max_failed, float) and max_failed < 1
+    is_share = isinstance(max_failed, float) and max_failed <= 1  # as in `Agent.map`
     limit = math.floor(max_failed * len(results) + 1e-9) if is_share else max_failed
     return Check(
         name=f"cases without an answer ≤ {limit:g}",
@@ -176,12 +189,7 @@ def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
     """Yield a check if cases with an answer lack a score. A scorer may return None on purpose."""
     if _is_measure(results, score):
         return
-    unscored = [
-        case
-        for case in results
-        if case.status == "ok"
-        and not any(own.scorer == score and _is_usable(own) for own in case.scores)
-    ]
+    unscored = [case for case in results if case.status == "ok" and not _is_scored(case, score)]
     if unscored:
         yield Check(
             name=f"all answers have the score {score}",
@@ -192,14 +200,27 @@ def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
         )
 
 
+def _is_scored(case: CaseResult, score: str) -> bool:
+    """True if a score counts. Labels of people who disagree give none, but not on purpose."""
+    own = [record for record in case.scores if record.scorer == score]
+    return any(map(_is_usable, own)) and not _is_disputed(own, score)
+
+
+def _is_disputed(own: Sequence[ScoreRecord], score: str) -> bool:
+    joint = joint_scores(own).get(score)
+    values = [record.value for record in own if record.value is not None]
+    return joint is not None and joint.value is None and len(values) > 1
+
+
 def _is_usable(score: ScoreRecord) -> bool:
     is_odd = isinstance(score.value, float) and not math.isfinite(score.value)
     return score.error is None and not is_odd
 
 
 def _scorer_error(case: CaseResult, score: str) -> str:
-    errors = (own.error for own in case.scores if own.scorer == score and own.error)
-    return next(errors, "not scored")
+    own = [record for record in case.scores if record.scorer == score]
+    errors = (record.error for record in own if record.error)
+    return next(errors, "its labels differ" if _is_disputed(own, score) else "not scored")
 
 
 def _cost(results: Sequence[CaseResult], limit: float) -> Check:

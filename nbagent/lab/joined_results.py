@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
-from nbagent.store.saved_batches import plain_cell
+from nbagent.store.saved_batches import plain_cell, short_name
 from nbagent.view.text_format import pluralize
 
 BATCH_AXIS = "batch"
@@ -49,6 +49,7 @@ def join_results(
     Raises:
         UsageError: they vary different axes, or one has an axis `batch`.
     """
+    first, second = with_short_names(first), with_short_names(second)
     _check_axes(first, second, labels)
     rows = [{result.row_key: result.cells for result in results} for results in (first, second)]
     common = [key for key in rows[0] if key in rows[1]]
@@ -68,6 +69,18 @@ def join_results(
         changed=tuple(changed),
         n_pairs=len(common) - len(changed),
     )
+
+
+def with_short_names(results: Sequence[CaseResult]) -> list[CaseResult]:
+    """Shorten keys and labels as a file does, so that a batch fits its own baseline."""
+    return [
+        replace(
+            result,
+            row_key=short_name(result.row_key),
+            labels={short_name(axis): short_name(label) for axis, label in result.labels.items()},
+        )
+        for result in results
+    ]
 
 
 def _check_axes(

@@ -26,6 +26,7 @@ from nbagent.session.request import RunRequest
 from nbagent.session.template import Rendered, Template
 from nbagent.settings.options import BatchOptions, RunOptions
 from nbagent.settings.sources import current_settings
+from nbagent.settings.types import MAX_CASES
 from nbagent.shown.foreign_frames import ForeignTable, LazyTable, foreign_table, is_foreign
 from nbagent.shown.images import of_class
 from nbagent.shown.texts import VALUE_ERRORS
@@ -49,7 +50,6 @@ _CACHE_KEY_OPTIONS = (
 )
 _LABEL_CHARS = 60
 _SHA_CHARS = 32
-MAX_CASES = 1_000_000
 _NAME_PATTERN = re.compile(
     rf"(?=.*\S)(?!.*{JUDGE_SUFFIX}$)[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]{{1,200}}"
 )

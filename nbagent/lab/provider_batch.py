@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from nbagent.contracts.canonical import new_id, sha_of
-from nbagent.contracts.errors import ModelError, UsageError
+from nbagent.contracts.errors import ModelError, NbagentError, StoreError, UsageError
 from nbagent.contracts.model import ChatRequest
 from nbagent.contracts.ports import ChatClient
 from nbagent.contracts.records import Case, EngineTurn, RunRecord
@@ -36,6 +36,7 @@ from nbagent.providers.batches.batch_api import (
     BatchLine,
     BatchStatus,
     Submission,
+    no_state_error,
     unanswered_fault,
 )
 from nbagent.providers.client import WireClient
@@ -55,6 +56,8 @@ FIRST_POLL_S, MAX_POLL_S = 1.0, 60.0
 """Wait before the second question about a batch; it grows by half each time, up to the other."""
 _GROWTH = 1.5
 _READ_ATTEMPTS = 5
+_MAX_SILENT = 8
+"""Replies in a row without a state after which the wait ends."""
 _LINE_BYTES = 250
 """Bytes around the body of a request in a provider's batch, at most."""
 _PREPARED_TOGETHER, _READ_TOGETHER = 50, 50
@@ -94,6 +97,8 @@ class ProviderBatchExecutor(Local):
         self._keys: dict[_CaseName, str] = {}
         self._given: dict[_CaseName, EngineTurn] = {}
         """Turns of cut runs that had the answer, or a part of it, by case."""
+        self._refusals: dict[str, NbagentError] = {}
+        """Errors of requests that cannot be planned, such as one of an empty prompt, by key."""
         self._answers: dict[str, tuple[BatchAnswer, ProviderBatch]] = {}
         """Answers that no run has taken, by key of the case."""
         self._batches: list[ProviderBatch] = []
@@ -214,7 +219,7 @@ class ProviderBatchExecutor(Local):
 
     async def _plan(self, asks: Mapping[str, RunRequest]) -> tuple[list[_Part], list[str]]:
         """Build all requests, in parts of one provider batch each; the others' keys are of offline
-        models.
+        models, or of requests that cannot be planned, whose cases fail.
 
         Raises:
             UsageError: a request is too large, or cannot be sent in a batch.
@@ -222,7 +227,12 @@ class ProviderBatchExecutor(Local):
         parts: list[_Part] = []
         open_parts: dict[tuple[str, str], _Part] = {}
         offline: list[str] = []
+        self._refusals = {}
         async for key, active in self._prepared(asks):
+            if isinstance(active, NbagentError):
+                self._refusals[key] = active
+                offline.append(key)
+                continue
             chat_request, wire = await first_wire_request(active)
             target = self._target_for(active, chat_request)
             if target is None:
@@ -241,12 +251,19 @@ class ProviderBatchExecutor(Local):
 
     async def _prepared(
         self, asks: Mapping[str, RunRequest]
-    ) -> AsyncGenerator[tuple[str, ActiveRun]]:
-        """Yield each request as a run that is not started."""
+    ) -> AsyncGenerator[tuple[str, ActiveRun | NbagentError]]:
+        """Yield each request as a run that is not started, or the error for which it cannot be."""
 
-        def prepare(some: Sequence[tuple[str, RunRequest]]) -> list[tuple[str, ActiveRun]]:
-            planned = [(key, replace(ask, dry_run=True)) for key, ask in some]
-            return [(key, Local._prepare(self, ask)) for key, ask in planned]
+        def planned(ask: RunRequest) -> ActiveRun | NbagentError:
+            try:
+                return Local._prepare(self, replace(ask, dry_run=True))
+            except StoreError:
+                raise
+            except NbagentError as error:
+                return error
+
+        def prepare(some: Sequence[tuple[str, RunRequest]]) -> list[Any]:
+            return [(key, planned(ask)) for key, ask in some]
 
         listed = [*asks.items()]
         for start in range(0, len(listed), _PREPARED_TOGETHER):
@@ -378,7 +395,7 @@ class ProviderBatchExecutor(Local):
         self._n_done.pop(batch.mark, None)
 
     async def _wait_for_end(self, batch: ProviderBatch, api: BatchApi) -> BatchStatus:
-        wait_s = FIRST_POLL_S
+        wait_s, n_silent = FIRST_POLL_S, 0
         while True:
             try:
                 status = await api.status(batch.batch_id)
@@ -391,9 +408,13 @@ class ProviderBatchExecutor(Local):
                 done = "" if status.done is None else f"{status.done:,} of "
                 n = pluralize(batch.n_requests, "request")
                 self._n_done[batch.mark] = min(status.done or 0, batch.n_requests)
-                self._say(batch, f"{status.state}, {done}{n}; the same call resumes it")
+                state = status.state or "unknown"
+                self._say(batch, f"{state}, {done}{n}; the same call resumes it")
                 if status.is_ended:
                     return status
+                n_silent = 0 if status.state else n_silent + 1
+                if n_silent == _MAX_SILENT:
+                    raise no_state_error(batch.batch_id)
             # The random part spreads batches that were sent together.
             await asyncio.sleep(wait_s * (0.75 + 0.25 * random.random()))
             wait_s = min(wait_s * _GROWTH, MAX_POLL_S)
@@ -428,6 +449,8 @@ class ProviderBatchExecutor(Local):
         assert ask.case is not None
         case = _case_name(ask.case)
         key, earlier_turn = self._keys[case], self._given.get(case)
+        if error := self._refusals.get(key):
+            raise error
         if key not in self._answers:
             return super()._prepare(ask)  # of an offline model
         if earlier_turn is not None:  # resumed, the model would be asked to continue its answer

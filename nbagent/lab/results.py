@@ -269,7 +269,7 @@ class BatchResults(ABC):
             max: greatest mean of each score.
             baseline: another name of `not_worse_than`.
             max_worse: greatest number of rows whose score is worse than in the baseline.
-            max_failed: greatest number of cases without an answer; a float below 1 is a share.
+            max_failed: greatest number of cases without an answer; a float up to 1 is a share.
             max_cost_usd: greatest cost of all cases, in USD. Answers from a recording count with
                 what they cost when they were new.
 

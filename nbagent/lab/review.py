@@ -25,7 +25,7 @@ from nbagent.session.stores import current_store, find_run
 from nbagent.session.typed_answer import answer_text
 from nbagent.shown.texts import readable, safe_repr
 from nbagent.shown.values import to_text
-from nbagent.store.batches import save_label, scores_of
+from nbagent.store.batches import save_labels, scores_of
 from nbagent.store.writer import Store
 from nbagent.view.review import ANSWER, PROMPT
 from nbagent.view.text_format import pluralize
@@ -84,7 +84,7 @@ def score(
         by=checked_person(by),
         at=utc_now(),
     )
-    save_label(store, record)
+    save_labels(store, [record])
     return record
 
 
@@ -101,6 +101,10 @@ def checked_person(by: object) -> str:
         )
     if name == FUNCTION:
         raise UsageError(f"by={name!r} is the author of scorers; give the name of the person")
+    if ":" in name:
+        raise UsageError(
+            f"by={name!r} names a model, whose scores judges store; give the name of the person"
+        )
     return name
 
 
@@ -215,7 +219,7 @@ class Review:
                 by=self.by,
                 at=utc_now(),
             )
-            save_label(self._store, record)
+            save_labels(self._store, [record])
             self._labels[run_id] = value
             self.position += 1
 

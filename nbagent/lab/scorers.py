@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import math
 import re
 import traceback
 from abc import ABC, abstractmethod
@@ -21,7 +20,7 @@ from pydantic import BaseModel
 
 from nbagent.contracts.canonical import sha_of, utc_now
 from nbagent.contracts.errors import NbagentError, UsageError, describe_error
-from nbagent.contracts.records import Better, Case, ScoreRecord
+from nbagent.contracts.records import MAX_SCORE, Better, Case, ScoreRecord
 from nbagent.lab.local import Executor
 from nbagent.run import Run
 from nbagent.runtime import RunTask
@@ -326,10 +325,8 @@ def plain_value(returned: Any) -> bool | float | str | None:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        # `float()` raises OverflowError for a larger int.
-        number = float(value) if abs(value) < 1e308 else math.inf
-        if math.isfinite(number):
-            return number
+        if abs(value) <= MAX_SCORE:  # False for NaN
+            return float(value)
         raise UsageError(f"{safe_repr(value, 50)} is no score; {_RETURN_ADVICE}")
     if isinstance(value, str):
         text = clean(value)

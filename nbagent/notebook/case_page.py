@@ -118,7 +118,11 @@ class LiveCases(Shown):
         """Read the cases again and draw the rows that changed."""
         with self._lock:
             before, columns, state = self._results, self._columns, self._state
-            self._read()
+            try:
+                self._read()
+            except NbagentError as error:  # such as a store that was deleted
+                self.say(reason(error))
+                return []
             judged_before = columns.deciding
             columns = replace(columns, deciding=self._columns.deciding)
             if columns != self._columns or len(before) != len(self._results):

@@ -146,6 +146,10 @@ def _is_integer(text: str) -> bool:
     return True
 
 
+MAX_CASES = 1_000_000
+"""Most cases of a batch."""
+
+
 def failed_cases(value: Any) -> int | float:
     """Check how many cases of a batch may fail: a number of them, or a share of all as a float."""
     # As Python reads them, on a line too: 1 is one case, 1.0 all of them.
@@ -155,9 +159,9 @@ def failed_cases(value: Any) -> int | float:
         if not isinstance(value, bool):
             if is_share and 0 < result <= 1:
                 return result
-            if 0 <= result == int(result):
+            if 0 <= result == int(result) <= MAX_CASES:
                 return int(result)
-    raise ValueError("a number of cases from 0, or a share of all such as 0.2")
+    raise ValueError(f"a number of cases from 0 to {MAX_CASES:,}, or a share of all such as 0.2")
 
 
 def switch(value: Any) -> bool:

@@ -159,28 +159,35 @@ def save_scores(store: Store, scores: Sequence[ScoreRecord]) -> None:
     store.database.transact(work, durable=False)
 
 
-def save_label(store: Store, label: ScoreRecord) -> None:
-    """Write the score of a person; replace their earlier one of the same run, name and version.
+def save_labels(store: Store, labels: Sequence[ScoreRecord]) -> None:
+    """Write scores of people; replace their earlier ones of the same run, name and version.
+
+    All are written in one transaction, or none.
 
     Raises:
-        UsageError: the run was deleted, or a scorer has scored it under this name.
+        UsageError: a run was deleted, or a scorer has scored it under this name.
     """
 
     def work(c: Connection) -> None:
-        rows = c.execute("SELECT n FROM runs WHERE run_id = ?", (text_cell(label.run_id),))
-        row = rows.fetchone()
-        if row is None:
-            raise UsageError(f"run {label.run_id[:8]} was deleted, so it cannot be labelled")
-        scorers = c.execute(_SCORER_OF_NAME, (row[0], text_cell(label.scorer)))
-        if scorer := scorers.fetchone():
-            raise UsageError(
-                f"score {label.scorer!r} of run {label.run_id[:8]} is by the scorer "
-                f"{cell_text(scorer[0])!r}, and would be mixed with labels of people; choose "
-                "another name"
-            )
-        upsert(c, "scores", [_score_row(label)], run=row[0])
+        for label in labels:
+            _write_label(c, label)
 
     store.database.transact(work, durable=False)
+
+
+def _write_label(c: Connection, label: ScoreRecord) -> None:
+    rows = c.execute("SELECT n FROM runs WHERE run_id = ?", (text_cell(label.run_id),))
+    row = rows.fetchone()
+    if row is None:
+        raise UsageError(f"run {label.run_id[:8]} was deleted, so it cannot be labelled")
+    scorers = c.execute(_SCORER_OF_NAME, (row[0], text_cell(label.scorer)))
+    if scorer := scorers.fetchone():
+        raise UsageError(
+            f"score {label.scorer!r} of run {label.run_id[:8]} is by the scorer "
+            f"{cell_text(scorer[0])!r}, and would be mixed with labels of people; choose "
+            "another name"
+        )
+    upsert(c, "scores", [_score_row(label)], run=row[0])
 
 
 def scores_of(store: Store, run_ids: Collection[str]) -> list[ScoreRecord]:

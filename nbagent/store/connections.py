@@ -101,6 +101,26 @@ def connect(path: Path, mode: str = "mode=rwc", *, folder: Folder | None = None)
     return connection
 
 
+def connect_to_read(path: Path, mode: str) -> Connection:
+    """Open the file of a store that was open before.
+
+    Raises:
+        LinkRefused: see `connect`.
+        StoreError: it is gone, or cannot be used.
+    """
+    try:
+        return connect(path, mode)
+    except LinkRefused:
+        raise
+    except FileNotFoundError:
+        raise StoreError(
+            f"{path} is gone: its folder was moved or deleted. Put it back, or restart the kernel "
+            "to begin a new one."
+        ) from None
+    except OSError as error:
+        raise store_error(path, error) from None
+
+
 @contextlib.contextmanager
 def connected(path: Path, mode: str = "mode=rwc") -> Generator[Connection]:
     """Open the file of a store; what SQLite deletes when it is closed is in its folder."""

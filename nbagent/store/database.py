@@ -41,6 +41,7 @@ from nbagent.store.connections import (
     check_schema,
     choose_journal,
     connect,
+    connect_to_read,
     file_inode,
     is_busy,
     is_our_bug,
@@ -409,13 +410,13 @@ class Database:
         is_nested = reader is not None and reader.in_transaction
         if is_nested or self.read_only:
             mode = read_mode(path) if self.read_only else "mode=ro"
-            with contextlib.closing(connect(path, mode)) as connection:
+            with contextlib.closing(connect_to_read(path, mode)) as connection:
                 yield connection
             return
         if reader is None or os.path.islink(path.parent) or file_inode(path) != self._reader_inode:
             self._close_reader()
             self._reader_inode = file_inode(path)
-            reader = self._reader = connect(path, "mode=ro")
+            reader = self._reader = connect_to_read(path, "mode=ro")
         try:
             yield reader
         except SqliteError:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nbagent.contracts.canonical import dump_json, json_object, load_json, sha256_hex
 from nbagent.contracts.case_results import CaseResult
-from nbagent.contracts.records import ScoreRecord
+from nbagent.contracts.records import MAX_SCORE, ScoreRecord
 from nbagent.contracts.secrets import redact, redact_json, register_environment
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
@@ -37,6 +37,13 @@ _MAX_CELL_TEXT = 100_000
 _NAME_CHARS = 500
 """Characters of a key, a label or the name of a column."""
 _MAX_AXES = 100
+_MAX_INTEGER = 2**53
+_COLUMNS = {
+    *("row_key", "attempt", "run_id", "ok", "state", "value", "stop_reason", "error", "text"),
+    *("turns", "total_tokens", "cost_usd", "duration_ms"),
+}
+"""Columns of `frame()` and `cells()` beside the axes; no option of a run has such a name."""
+_COLUMN_STARTS = ("score_", "output_")
 _BATCH_NAME_CHARS = 200
 _BY_COLUMN = ("run_id", "duration_ms")
 """Fields that differ each time: they are in the last line, so that diffs stay readable."""
@@ -152,10 +159,10 @@ def _lines(
     cuts = _Cuts(limit)
     cases = [_case_json(result, cuts) for result in results]
     head: dict[str, Any] = {
-        _MARK: _short(name),
+        _MARK: short_name(name),
         "schema": SCHEMA,
         "oldest_reader": SCHEMA,
-        "axes": {_short(axis): [*map(_short, labels)] for axis, labels in axes.items()},
+        "axes": {short_name(axis): [*map(short_name, labels)] for axis, labels in axes.items()},
         "cases": len(cases),
     }
     head |= {"texts_cut_at": limit} if cuts.n_cut else {}
@@ -187,10 +194,10 @@ class _Cuts:
             # Without them a row is known by its key only.
             self.n_cut += bool(cells)
             return {}
-        return {_short(str(column)): plain_cell(cell) for column, cell in cells.items()}
+        return {short_name(str(column)): plain_cell(cell) for column, cell in cells.items()}
 
 
-def _short(text: str) -> str:
+def short_name(text: str) -> str:
     """Return a name; a very long one as its start and its hash, so that names stay different."""
     text = redact(text)
     if len(text) <= _NAME_CHARS:
@@ -200,8 +207,8 @@ def _short(text: str) -> str:
 
 def _case_json(result: CaseResult, cuts: _Cuts) -> dict[str, Any]:
     """Encode a case without the values that are the default."""
-    labels = {_short(axis): _short(label) for axis, label in result.labels.items()}
-    made: dict[str, Any] = {"row_key": _short(result.row_key), "labels": labels}
+    labels = {short_name(axis): short_name(label) for axis, label in result.labels.items()}
+    made: dict[str, Any] = {"row_key": short_name(result.row_key), "labels": labels}
     for name, default in _defaults().items():
         value: Any = getattr(result, name)
         if value == default or name in _BY_COLUMN:
@@ -214,7 +221,7 @@ def _case_json(result: CaseResult, cuts: _Cuts) -> dict[str, Any]:
             made[name] = value
     if result.tools:
         made["tools"] = [
-            {"name": _short(use.name), "calls": use.calls, "failed": use.failed}
+            {"name": short_name(use.name), "calls": use.calls, "failed": use.failed}
             for use in result.tools
         ]
     if result.scores:
@@ -304,6 +311,9 @@ def _read_head(head: Any, n_cases: int) -> tuple[str, dict[str, list[str]]]:
             f"it is damaged: {n_cases:,} of its {head['cases']:,} cases are there"
         )
     axes = TypeAdapter(dict[str, list[str]]).validate_python(head["axes"])
+    for axis in axes:
+        if axis in _COLUMNS or axis.startswith(_COLUMN_STARTS):
+            raise SavedBatchError(f"it is damaged: {axis!r} is a column, and no axis")
     name = " ".join(head[_MARK].split())[:_BATCH_NAME_CHARS]
     if not name or len(axes) > _MAX_AXES:
         raise SavedBatchError("it is damaged: no name, or too many axes")
@@ -312,6 +322,8 @@ def _read_head(head: Any, n_cases: int) -> tuple[str, dict[str, list[str]]]:
 
 def _read_cases(cases: Sequence[Any], last: Any) -> tuple[CaseResult, ...]:
     at = datetime.fromisoformat(last["scored_at"]) if "scored_at" in last else _EPOCH
+    if at.tzinfo is None:
+        raise ValueError(f"{last['scored_at']} has no time zone")
     columns = {name: last.get(name, [None] * len(cases)) for name in _BY_COLUMN}
     complete: list[dict[str, Any]] = []
     for position, case in enumerate(cases):
@@ -340,11 +352,29 @@ def _check_cases(axes: Mapping[str, Sequence[str]], results: Sequence[CaseResult
             label not in axes[axis] for axis, label in result.labels.items()
         ):
             raise SavedBatchError(f"it is damaged: row {result.row_key!r} has unknown labels")
-        numbers = (result.cost_usd, result.duration_ms, *(score.value for score in result.scores))
-        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
-            raise SavedBatchError(f"it is damaged: row {result.row_key!r} has an infinite number")
+        if not all(map(_fits_a_column, _numbers(result))):
+            raise SavedBatchError(
+                f"it is damaged: row {result.row_key!r} has an infinite number, or one that no "
+                "batch has"
+            )
         if result.attempt < 1:
             raise SavedBatchError(f"it is damaged: row {result.row_key!r} has attempt 0 or less")
+
+
+def _numbers(result: CaseResult) -> Iterable[Any]:
+    yield from (result.attempt, result.turns, result.total_tokens)
+    yield from (result.cost_usd, result.recorded_usd, result.duration_ms)
+    for use in result.tools:
+        yield from (use.calls, use.failed)
+    for score in result.scores:
+        yield from (score.value, score.version)
+
+
+def _fits_a_column(number: Any) -> bool:
+    """True if the columns of a frame hold it, and sums of it, or if it is no number."""
+    if isinstance(number, float):
+        return abs(number) <= MAX_SCORE  # False for NaN
+    return not isinstance(number, int) or abs(number) <= _MAX_INTEGER
 
 
 def _notes(head: Mapping[str, Any]) -> tuple[str, ...]:
@@ -403,7 +433,7 @@ def to_notebook_batch(
 def batch_reference(name: str) -> Row:
     """Refer to a batch in the metadata of a notebook, which may be saved before its end."""
     register_environment()
-    return {**_VERSIONS, "batch": [dump_json({_MARK: _short(name)}).decode()]}
+    return {**_VERSIONS, "batch": [dump_json({_MARK: short_name(name)}).decode()]}
 
 
 def is_batch(document: Any) -> bool:

@@ -143,6 +143,7 @@ def test_a_file_keeps_labels_and_exports_them_for_the_batch(page: Page, tmp_path
     content = json.loads(download.value.path().read_text("utf-8"))
     labels = [(label["run_id"][-1], label["value"]) for label in content["labels"]]
     assert (content["batch"], content["name"], content["by"]) == ("refunds", "review", "anna")
+    assert content["scale"] == 0
     assert labels == [("1", True), ("2", False)]
     assert page.get_by_label("Labels as JSON").input_value() == download.value.path().read_text()
 

@@ -272,6 +272,7 @@ GIVEN: dict[str, tuple[Callable[[], Any], str]] = {
     "a name of blanks": (lambda: ask(name=" \u3000"), "in one line"),
     "a number as name": (lambda: ask(name=5), "name=5 is not valid"),
     "a switch": (lambda: ask(max_failed=True), "max_failed=True is not valid"),
+    "more failures than cases": (lambda: ask(max_failed=10**30), "from 0 to 1,000,000"),
 }
 
 

@@ -13,6 +13,8 @@ import nbagent
 
 LABELS = {"nbagent_labels": 1, "batch": "b", "name": "liked", "by": "anna"}
 
+SAME_RUN = {"run_id": "xx", "value": 3}
+
 
 def done() -> Any:
     def exact(row: Any, run: Any) -> bool:
@@ -67,7 +69,17 @@ def test_labels_of_a_file_are_stored_as_scores_of_its_person(tmp_path: Path) -> 
         ({"labels": [{"run_id": 5, "value": 1}]}, "is no label; nothing was stored"),
         ({"labels": [{"run_id": "x", "value": None}]}, "is no label"),
         ({"labels": [{"run_id": "x", "value": [1]}]}, "is no label"),
-        ({"labels": [{"run_id": "x", "value": "long " * 100}]}, "label"),
+        ({"labels": [{"run_id": "x", "value": "good"}]}, "is no label"),
+        ({"labels": [{"run_id": "x", "value": 999}]}, "on a scale 1 to 5"),
+        ({"labels": [{"run_id": "x", "value": 0}]}, "is no label"),
+        ({"labels": [{"run_id": "x", "value": 2.5}]}, "is no label"),
+        ({"labels": [{"run_id": "x", "value": 10**400}]}, "is no label"),
+        ({"scale": 4, "labels": [{"run_id": "x", "value": 5}]}, "on a scale 1 to 4"),
+        ({"scale": 5, "labels": [{"run_id": "x", "value": True}]}, "is no label"),
+        ({"scale": 0, "labels": []}, "is no label"),
+        ({"labels": [json.loads("[" * 900 + "]" * 900)]}, "is no label"),
+        ({"labels": [SAME_RUN, SAME_RUN]}, "two labels of run 'xx'"),
+        ({"nbagent_labels": True, "labels": []}, "has no labels"),
         ({"name": "exact", "labels": []}, "is by a scorer"),
         ({"labels": "x"}, "has no labels"),
         ({"nbagent_labels": 2, "labels": []}, "has no labels"),
@@ -81,7 +93,17 @@ def test_labels_of_a_file_are_stored_as_scores_of_its_person(tmp_path: Path) -> 
         "no id",
         "no value",
         "list",
-        "long word",
+        "word",
+        "above every scale",
+        "zero",
+        "between two",
+        "integer that no float holds",
+        "above the scale of the page",
+        "verdict on a scale",
+        "number for a verdict",
+        "deep label",
+        "two labels of a run",
+        "version that is true",
         "name of a scorer",
         "no list",
         "version",
@@ -104,16 +126,48 @@ def test_a_file_with_a_wrong_label_stores_nothing(
     assert len(stored) == 0
 
 
+def test_a_label_of_a_deleted_run_keeps_the_others_out_of_the_store(tmp_path: Path) -> None:
+    batch = done()
+    path = written(tmp_path, {**LABELS, "labels": labels(batch, 5, 4, 3)})
+    nbagent.forget(batch.results()[1].run_id)
+    with pytest.raises(nbagent.UsageError, match="nothing was stored"):
+        batch.add_labels(path)
+    assert len(nbagent.scores(scorer="liked")) == 0
+
+
+def test_a_file_of_labels_nested_deeply_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "labels.json"
+    path.write_text('{"nbagent_labels":1,"labels":' + "[" * 100_000 + "]" * 100_000 + "}")
+    with pytest.raises(nbagent.UsageError, match="has no labels"):
+        done().add_labels(path)
+
+
 @pytest.mark.parametrize(
     ("method", "options", "words"),
     [
+        ("add_labels", {"path": 3}, "path=3 is not a path"),
+        ("add_labels", {"path": None}, "path=None is not a path"),
+        ("add_labels", {"path": "."}, "cannot be read"),
+        ("add_labels", {"path": "a\0b"}, "has no labels"),
+        ("page", {"by": "openai:gpt"}, "names a model"),
         ("add_labels", {"path": "none.json"}, "cannot be read"),
         ("export", {"format": "htm"}, "did you mean 'html'"),
         ("page", {"scale": 1}, "give a whole number from 2 to 5, or 0"),
         ("page", {"by": " "}, "give the name of the person"),
         ("export", {"name": "a b"}, "name"),
     ],
-    ids=["no file", "format", "scale", "by", "name"],
+    ids=[
+        "number",
+        "none",
+        "folder",
+        "null byte",
+        "model",
+        "no file",
+        "format",
+        "scale",
+        "by",
+        "name",
+    ],
 )
 def test_a_wrong_option_is_one_clear_line(method: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises(nbagent.UsageError, match=words) as refused:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from stage_of_batches import agent, ask
+from stage_of_batches import TABLE, agent, ask
 
 import nbagent
 from nbagent import UsageError
@@ -467,8 +467,36 @@ BAD_FILES: dict[str, tuple[Callable[[list[Any]], str], str]] = {
     "a-wrong-type": (edited(lambda lines: lines[1].update(status="great")), "case 0.status"),
     "a-score-of-nothing": (edited(lambda lines: lines[1].update(scores=[{}])), "case 0.scores"),
     "no-ids": (edited(lambda lines: lines[-1].update(run_id=[])), "it is damaged"),
+    "no-zone": (edited(lambda lines: lines[-1].update(scored_at="2020-01-01")), "it is damaged"),
     "no-time": (edited(lambda lines: lines[-1].update(scored_at="noon")), "it is damaged"),
     "attempt-0": (edited(lambda lines: lines[1].update(attempt=0)), "attempt 0"),
+    **{
+        f"{field}-of-{number:.0e}": (
+            edited(lambda lines, field=field, number=number: lines[1].update({field: number})),
+            "infinite number, or one that no batch has",
+        )
+        for fields, number in (
+            (("total_tokens", "turns", "attempt"), 10**30),
+            (("cost_usd", "recorded_usd"), 1e307),
+        )
+        for field in fields
+    },
+    "tokens-of-400-digits": (
+        edited(lambda lines: lines[1].update(total_tokens=10**400)),
+        "infinite number, or one that no batch has",
+    ),
+    "usd-of-400-digits": (
+        edited(lambda lines: lines[1].update(cost_usd=10**400)),
+        "it is damaged: case 0.cost_usd",
+    ),
+    "a-mean-that-overflows": (
+        edited(lambda lines: lines[1]["scores"][0].update(value=1e308)),
+        "infinite number, or one that no batch has",
+    ),
+    "calls-of-a-tool": (
+        edited(lambda lines: lines[1].update(tools=[{"name": "x", "calls": 10**400}])),
+        "infinite number, or one that no batch has",
+    ),
     "too-large": (lambda lines: " " * 65_000_000, "it is larger than 64 MB"),
 }
 
@@ -481,6 +509,20 @@ def test_a_damaged_or_foreign_baseline_is_one_clear_line(name: str, tmp_path: Pa
     with pytest.raises(UsageError, match=message) as refused:
         nbagent.read_batch(file)
     assert "\n" not in str(refused.value)
+
+
+def test_a_column_of_the_frames_is_no_axis_of_a_file(tmp_path: Path) -> None:
+    lines, saved = lines_of(rows(3), tmp_path), rows(3)
+    file = tmp_path / "axis.json"
+    columns = {*saved.frame().columns, *saved.cells("exact").columns} - {"tools", "n"}
+    for axis in columns - saved.axes.keys():
+        edit = json.loads(json.dumps(lines))
+        edit[0]["axes"] = {axis: ["v1"]}
+        for case in edit[1:-1]:
+            case["labels"] = {axis: "v1"}
+        file.write_text(json.dumps(edit), "utf-8")
+        with pytest.raises(UsageError, match=f"{axis}.* is a column, and no axis"):
+            nbagent.read_batch(file)
 
 
 def test_a_field_of_a_newer_version_is_ignored(tmp_path: Path) -> None:
@@ -531,3 +573,45 @@ def test_a_live_batch_is_checked_against_its_file_and_others_of_the_store(tmp_pa
 def test_last_without_another_batch_says_what_to_do() -> None:
     with pytest.raises(UsageError, match=r"batch\.save\('baseline\.json'\)"):
         ask(score=parity).wait().check(not_worse_than="last")
+
+
+# Labels of people, and tables that shrink
+
+
+def is_answered(row: Any, run: Any) -> bool:
+    return bool(run.text)
+
+
+def test_people_who_disagree_turn_no_gate_green() -> None:
+    batch = ask(name="b").wait()
+    for result in batch.results():
+        nbagent.score(result.run_id, "ok", True, by="anna")
+        nbagent.score(result.run_id, "ok", result.row_key == "0", by="ben")
+    checked = batch.check(min={"ok": 0.9})
+    assert not checked
+    assert "its labels differ" in str(checked)
+
+
+def test_a_table_that_lost_most_rows_is_red(tmp_path: Path) -> None:
+    ask(TABLE, name="whole", score=is_answered).wait().save(tmp_path / "whole.json")
+    few = ask(TABLE.head(5), name="few", score=is_answered).wait()
+    checked = few.check(not_worse_than=tmp_path / "whole.json")
+    assert not checked
+    assert "5 of 12 rows" in str(checked)
+    half = ask(TABLE.head(6), name="half", score=is_answered).wait()
+    assert half.check(not_worse_than=tmp_path / "whole.json")
+
+
+def test_long_keys_and_labels_fit_their_own_baseline(tmp_path: Path) -> None:
+    table = pd.DataFrame({"k": ["a" * 1_000 + end for end in "12"], "n": [1, 2]})
+    vary = {"prompt": {"p" * 5_000: "{{ n }}?", "q": "{{ n }}!"}}
+    batch = ask(table, key="k", vary=vary, template="", score=is_answered).wait()
+    batch.save(tmp_path / "long.json")
+    assert batch.check(not_worse_than=tmp_path / "long.json")
+    assert len(batch.compare(nbagent.read_batch(tmp_path / "long.json"))) == 4
+
+
+def test_a_share_of_failed_cases_means_the_same_as_in_map() -> None:
+    batch = ask(says=nbagent.offline.error("LLM_TIMEOUT", "late")).wait()
+    assert batch.check(max_failed=1.0)
+    assert not batch.check(max_failed=1)

@@ -307,6 +307,18 @@ def test_a_provider_that_forgot_the_batch_lets_it_be_sent_again(server: BatchSer
     assert sizes(server) == [5, 5]
 
 
+@SHORT
+def test_a_provider_that_says_no_state_is_not_asked_for_ever(
+    vendor: str, server: BatchServer
+) -> None:
+    server.hold = server.hides_state = True
+    with pytest.raises(ModelError, match="does not say the state of the batch"):
+        send(server, vendor).wait()
+    server.hold = server.hides_state = False
+    assert texts(send(server, vendor).wait()) == ALL
+    assert sizes(server) == [5]
+
+
 @pytest.mark.parametrize("vendor", ["openai", _OTHERS[0]])
 def test_a_download_that_breaks_is_repeated(vendor: str, server: BatchServer) -> None:
     server.break_results = 1
@@ -496,6 +508,18 @@ def test_a_parameter_that_the_server_refuses_is_left_out_in_the_next_batch(
     assert texts(batch.resume()) == ALL
 
 
+def test_a_row_that_cannot_be_asked_fails_alone(server: BatchServer) -> None:
+    table = pd.DataFrame({"n": ["", 1, "", 3]})
+    batch = send(server, table=table).wait()
+    assert texts(batch) == [None, "a:1", None, "a:3"]
+    assert "the prompt is empty" in batch.frame()["error"][2]
+    assert (batch.progress.state, batch.progress.failed, sizes(server)) == ("Finished", 2, [2])
+    batch.resume()
+    assert (batch.progress.failed, sizes(server)) == (2, [2]), "nothing is sent a second time"
+    here = nbagent.Agent(model="offline:demo", tools="none", quiet=True)
+    assert here.map(table, "{{ n }}").wait().progress.failed == 2, "as without a provider batch"
+
+
 # Refused before anything is sent
 
 
@@ -515,6 +539,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "cassette": ({"agent": {"cassette": "a.jsonl"}}, "cassette does not go"),
     "cache": ({"agent": {"cache": "auto"}}, "cache does not go"),
     "budget": ({"max_cost_usd": 1}, "max_cost_usd cannot stop a provider batch"),
+    "failures": ({"max_failed": 2}, "max_failed cannot stop a provider batch"),
     "no batch API": ({"vendor": "ollama:x"}, "no batch API of ollama .* openai, .*anthropic"),
     "no such executor": ({"executor": "provider-bach"}, "'provider-batch' for the batch API"),
 }

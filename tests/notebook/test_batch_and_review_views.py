@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -13,9 +13,12 @@ import pytest
 from browser.payloads import PAYLOADS
 from panel_stage import Wire, until
 
+from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import StoreError
+from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.notebook import batch_widget, outputs
 from nbagent.notebook.batch_widget import LiveBatch
+from nbagent.notebook.case_page import LiveCases
 from nbagent.notebook.review_widget import LiveReview
 from nbagent.session.frontend import CaseSource
 from nbagent.view.batch import BatchProgress
@@ -188,6 +191,42 @@ def test_a_hostile_answer_is_text_within_a_budget(payload: str) -> None:
     assert "<img" not in drawn
     assert "characters more" in drawn or len(payload) * 5_000 <= 4_000
     assert len(drawn) < 60_000
+
+
+# The page over all cases
+
+
+class Cases:
+    """The cases of a batch whose store may be gone."""
+
+    name, state, score_names = "b", "", ()
+    options: Mapping[str, Any] = {}
+    is_gone = False
+
+    def results(self) -> Sequence[CaseResult]:
+        if self.is_gone:
+            raise StoreError("the store is gone")
+        return [CaseResult(row_key="0", labels={}, status="ok", run_id="r", text="hi")]
+
+    def record(self, run_id: str) -> RunRecord:
+        raise AssertionError("nothing is unfolded here")
+
+    def label(self, run_id: str, value: float | bool, reason: str | None) -> ScoreRecord:
+        raise AssertionError("nothing is labelled here")
+
+    def watch(self, on_change: Callable[[], object]) -> None:
+        pass
+
+
+def test_a_page_over_all_cases_says_that_the_store_is_gone() -> None:
+    source, sent = Cases(), list[dict[str, Any]]()
+    live = LiveCases(source)
+    live.updates.send = sent.append
+    source.is_gone = True
+    assert live.changes() == []
+    assert [text_of(message["ops"][0][2]) for message in sent] == ["the store is gone"]
+    source.is_gone = False
+    assert live.changes() == []
 
 
 # The live view of a batch

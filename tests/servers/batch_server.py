@@ -61,6 +61,8 @@ class BatchServer(Loopback):
         """So many creations are carried out, and the connection is reset before the answer."""
         self.refuse_creations: list[tuple[int, Any]] = []
         """Status and body of the next creations, which are not carried out."""
+        self.hides_state = False
+        """The state of a batch is null."""
         self.n_done = 0
         """Requests that are done while a batch works."""
         self.hold_replies = False
@@ -178,7 +180,11 @@ class BatchServer(Loopback):
         sent.polls += 1
         if not self.hold and not sent.is_ended and sent.polls > self.polls:
             self.finish(sent)
-        return 200, self._picture(sent)
+        picture = self._picture(sent)
+        if self.hides_state:
+            for holder in (picture, picture.get("metadata", {})):
+                holder |= dict.fromkeys(holder.keys() & {"status", "processing_status", "state"})
+        return 200, picture
 
     def finish(self, sent: SentBatch) -> None:
         sent.state = "cancelled" if sent.state == "cancelling" else self.end_state

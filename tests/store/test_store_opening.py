@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -276,3 +277,13 @@ def test_damage_found_while_reading_is_said_clearly(tmp_path: Path) -> None:
         pytest.raises(StoreError, match="move a damaged file away"),
     ):
         store.load(RUN)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be removed there")
+def test_a_store_whose_folder_is_gone_is_said_in_one_line(tmp_path: Path) -> None:
+    damaged(tmp_path / "home", b"", b"", 0)
+    with contextlib.closing(Store.open(tmp_path / "home")) as store:
+        assert store.load(RUN).id == RUN
+        shutil.rmtree(tmp_path / "home")
+        with pytest.raises(StoreError, match="is gone: its folder was moved or deleted"):
+            store.load(RUN)

@@ -67,7 +67,7 @@ function showCaseFile(main) {
   function save() {
     const made = Object.entries(labels).map(([run_id, label]) => ({ run_id, ...label }));
     const text = JSON.stringify({ nbagent_labels: 1, batch: about.batch, name: about.label,
-      by: about.by, labels: made }, null, 1);
+      by: about.by, scale: about.scale, labels: made }, null, 1);
     root.querySelector(".nba-save-text")?.remove();
     const field = build(["textarea", { class: "nba-save-text", rows: "4",
       "aria-label": "Labels as JSON" }]);

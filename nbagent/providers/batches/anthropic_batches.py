@@ -28,6 +28,7 @@ from nbagent.providers.batches.batch_api import (
     answer_with,
     create_once,
     id_of,
+    no_state_error,
     read_line,
     unanswered_fault,
 )
@@ -72,6 +73,8 @@ class AnthropicBatches:
                 status = await self.status(batch_id)
                 if status.is_ended:
                     break
+                if not status.state:
+                    raise no_state_error(batch_id)
                 await asyncio.sleep(CANDIDATE_POLL_S)
             async with aclosing(self.answers(batch_id, ())) as answers:
                 async for answer in answers:
@@ -102,7 +105,7 @@ class AnthropicBatches:
     async def status(self, batch_id: str) -> BatchStatus:
         """Return the state of a batch."""
         batch = await self._http.get(self._url(batch_id))
-        state = safe_line(text_or_empty(batch.get("processing_status")) or "unknown", 40)
+        state = safe_line(text_or_empty(batch.get("processing_status")), 40)
         return BatchStatus(state=state.replace("_", " "), is_ended=state == "ended")
 
     async def cancel(self, batch_id: str) -> None:

@@ -63,7 +63,7 @@ class BatchStatus:
     """State of a batch at its provider."""
 
     state: str
-    """The provider's word."""
+    """The provider's word; empty if its reply has none."""
     is_ended: bool
     done: int | None = None
     """Requests that are answered or failed; None if the provider says it only at the end."""
@@ -220,6 +220,15 @@ async def create_once(
         if not was_refused and (batch_id := await find()):
             return batch_id
         attempt += 1
+
+
+def no_state_error(batch_id: str) -> ModelError:
+    """Return the error of a batch whose provider does not say its state."""
+    return ModelError(
+        f"the provider does not say the state of the batch {batch_id}; it may be at work there: "
+        "the same call asks for it again",
+        code="LLM_BAD_RESPONSE",
+    )
 
 
 def unanswered_fault(why: str) -> ModelError:

@@ -90,7 +90,7 @@ class GoogleBatches:
         metadata = _metadata(operation)
         # `BATCH_STATE_RUNNING`, or `JOB_STATE_…`, as the SDK writes it.
         state = text_or_empty(metadata.get("state")).rpartition("STATE_")[2].replace("_", " ")
-        state = safe_line(state.lower() or "unknown", 40)
+        state = safe_line(state.lower(), 40)
         stats = json_object(metadata.get("batchStats")) or {}
         error = json_object(operation.get("error")) or {}
         has_failed = state == "failed" or (bool(error) and not _responses(operation))

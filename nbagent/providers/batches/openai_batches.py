@@ -103,7 +103,7 @@ class OpenAIBatches:
     async def status(self, batch_id: str) -> BatchStatus:
         """Return the state of a batch."""
         batch = await self._batch(batch_id)
-        state = safe_line(text_or_empty(batch.get("status")) or "unknown", 40)
+        state = safe_line(text_or_empty(batch.get("status")), 40)
         counts = json_object(batch.get("request_counts")) or {}
         return BatchStatus(
             state=state.replace("_", " "),
