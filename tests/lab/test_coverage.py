@@ -193,7 +193,7 @@ def test_verdict_and_interval_agree_in_every_table_of_paired_shares(n: int) -> N
             exact: Any = mcnemar([[0, up], [down, 0]], exact=True)
             if n > 1:
                 assert difference.p == pytest.approx(exact.pvalue)
-            row = verdict_columns(difference, n, difference.p, verdict_names("higher"))
+            row, _ = verdict_columns(difference, n, difference.p, verdict_names("higher"))
             shown = row["verdict"] in ("better", "worse")
             assert shown == (n > 1 and exact.pvalue <= 0.05)
             if n > 1:
