@@ -454,7 +454,8 @@ class Batch(BatchInStore):
         Returns:
             One row: `n` pairs, how often each was preferred, `ties`, `order_changed` (ties because
             the verdict changed with the order), `share_b` (ties count half) with its 95 % interval
-            `lo`, `hi`, and a `verdict`.
+            `lo`, `hi`, a `verdict`, and a `note` with the first error of pairs that `failed`. The
+            judge answers `{"reason": "…", "better": "first"}`, or `"second"` or `"tie"`.
 
         Raises:
             UsageError: there is no such variant, or no row with both answers.

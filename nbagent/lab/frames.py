@@ -193,7 +193,11 @@ def with_ties(cells: DataFrame, results: Sequence[CaseResult], score: str | None
         any(own.scorer == name and own.value is not None for own in result.scores)
         for result in results
     ]
-    return made.assign(state=made["state"].mask(made["state"].eq("missing") & is_tied, "tied"))
+    states = [
+        "tied" if tied and state == "missing" else state
+        for state, tied in zip(made["state"].tolist(), is_tied, strict=True)
+    ]
+    return made.assign(state=states)
 
 
 def _measure_of(result: CaseResult, name: str) -> float | None:

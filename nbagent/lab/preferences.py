@@ -236,6 +236,7 @@ def preference_frame(
     shares: list[float] = []
     rows: list[str] = []
     changed = failed = 0
+    first_error = ""
     for result in results:
         if result.run_id not in pairs.run_ids:
             continue
@@ -246,6 +247,8 @@ def preference_frame(
             changed += own.get(f"{name}.a_first") != own.get(f"{name}.b_first")
         else:
             failed += 1
+            errors = (score.error for score in result.scores if score.scorer == name)
+            first_error = first_error or next(filter(None, errors), "")
     share, lo, hi = share_interval(shares, rows)
     cells: dict[str, Any] = {
         "a": pairs.a,
@@ -260,7 +263,7 @@ def preference_frame(
         "lo": lo,
         "hi": hi,
         "verdict": _verdict_text(pairs, shares, rows, lo, hi),
-        "note": _order_note(changed, len(shares)),
+        "note": _note(changed, len(shares), failed, first_error),
     }
     frame: Any = frame_of([cells])
     return frame[[*_COLUMNS]].astype(_COLUMNS)
@@ -289,10 +292,13 @@ def _sign_test(shares: Sequence[float], rows: Sequence[str]) -> float:
     return min(2 * tail / 2**n, 1.0)
 
 
-def _order_note(changed: int, n: int) -> str | None:
-    if 3 * changed < n or not changed:
-        return None
-    return (
-        f"the judge's verdict changed with the order of the answers in {changed} of {n} pairs; "
-        "these count as ties"
-    )
+def _note(changed: int, n: int, failed: int, first_error: str) -> str | None:
+    notes: list[str] = []
+    if failed and first_error:
+        notes.append(f"the judge failed on {failed} of {n + failed} pairs: {first_error}")
+    if changed and 3 * changed >= n:
+        notes.append(
+            f"the judge's verdict changed with the order of the answers in {changed} of {n} pairs; "
+            "these count as ties"
+        )
+    return "; ".join(notes) or None
