@@ -22,6 +22,7 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord
 from nbagent.lab.agreement import share_interval
 from nbagent.lab.judges import (
+    check_named_columns,
     checked_rubric,
     judge_request,
     material,
@@ -163,6 +164,9 @@ class PreferenceScorer(Scorer):
     @property
     def costs(self) -> bool:
         return True
+
+    def check(self, columns: Sequence[str]) -> None:
+        check_named_columns(self._rubric, columns)
 
     def applies_to(self, run_id: str) -> bool:
         return run_id in self.pairs.run_ids
