@@ -317,11 +317,12 @@ class BatchResults(ABC):
             right_from: count numbers as true from this one on, to compare them with verdicts.
 
         Returns:
-            One row for each pair of raters, and one of `all` if there are more than two: `n` (cases
-            that they both scored), `agreement` (share of equal scores), `kappa` (Cohen's, with
-            quadratic weights for numbers; of all: Fleiss'), `alpha` (Krippendorff's), each with its
-            95 % interval (`agreement_lo`, `lo`, `alpha_lo`, …), and a `note` where there is no
-            more to say. Answers to one row count as one observation in the intervals.
+            One row for each pair of raters, and one of `all` if there are more than two; without
+            names, verdicts, labels and numbers are blocks of their own. `n` (cases that they both
+            scored), `agreement` (share of equal scores), `kappa` (Cohen's, with quadratic weights
+            for numbers; of all: Fleiss'), `alpha` (Krippendorff's), each with its 95 % interval
+            (`agreement_lo`, `lo`, `alpha_lo`, …), and a `note` where there is no more to say.
+            Answers to one row count as one observation in the intervals.
 
         Raises:
             UsageError: there is no such score or only one rater, or scores are of several kinds.

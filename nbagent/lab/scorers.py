@@ -113,7 +113,7 @@ class Scorer(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
-    def check(self, columns: Sequence[str]) -> None:
+    def check(self, columns: Sequence[str]) -> None:  # noqa: B027 - most scorers need no column
         """Check that it fits a table, before anything is asked.
 
         Raises:

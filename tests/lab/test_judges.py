@@ -148,7 +148,7 @@ def test_correct_compares_with_the_expected_column_only() -> None:
             with pytest.raises(UsageError, match=message):
                 batch.score(scorer)
     with pytest.raises(UsageError, match="no template"):
-        answered("Oslo!", rows=rows, score=[slip], name="refused")
+        answered(rows=rows, score=[nbagent.judge("It equals {{expected}}.")], name="refused")
     batch.score(nbagent.judge("The column next to `expected`; {{city}} stays.", model=script([])))
     assert len(nbagent.scores(scorer="judge")) == 2, "a rubric that misspells nothing is asked"
 
