@@ -271,6 +271,7 @@ def cost_quality(
     unit: str,
     rows: Sequence[tuple[str, float, float, float | None, float | None]],
     *,
+    more: str = "",
     is_share: bool = False,
 ) -> Figure:
     """Cost against mean score, a point with its interval for each variant.
@@ -278,14 +279,21 @@ def cost_quality(
     Args:
         unit: of the means.
         rows: variant, cost of a case in dollars, mean, the ends of its interval (None for none).
+        more: end of the title.
         is_share: the axis of the means goes from 0 to 1.
     """
-    figure, axes = _axes("cost and quality by variant", "cost of a case (USD)", unit, height=4)
+    is_free = bool(rows) and all(row[1] == 0 for row in rows)
+    unit_of_cost = "cost of a case (USD): 0 in each variant" if is_free else "cost of a case (USD)"
+    figure, axes = _axes(f"cost and quality by variant{more}", unit_of_cost, unit, height=4)
     styles = styles_of([row[0] for row in rows])
     for row in rows:
         name, cost, mean, *_ = row
         _draw_points(axes, name, styles[name], [cost], [mean], yerr=_errors([row[2:]]))
-    axes.set_xlim(left=0)
+    if is_free:  # matplotlib would invent a scale
+        axes.set_xlim(-1, 1)
+        axes.set_xticks([0])
+    else:
+        axes.set_xlim(left=0)
     if is_share:
         axes.set_ylim(-0.03, 1.03)
     return _with_legend(figure, axes)

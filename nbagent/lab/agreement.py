@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from statistics import NormalDist
@@ -109,16 +109,30 @@ def agreement(
         raise UsageError(f"level={level!r}: give {', '.join(map(repr, get_args(Level)))}")
     columns = _ratings_by_rater(cases, names)
     values = {rater: _rated_values(own, right_from) for rater, own in columns.items()}
-    ratings = _ratings(cases, values, level)
-    raters = [*values]
-    rows = [
-        _pair_row((raters[a], raters[b]), ratings, (a, b))
-        for a, b in combinations(range(len(raters)), 2)
-    ]
-    if len(raters) > 2:
-        rows.append(_row_of_all(raters, ratings))
+    blocks = [values] if names else _blocks_of_kinds(values)
+    rows = [row for block in blocks for row in _rows(block, _ratings(cases, block, level))]
     frame: Any = frame_of(rows)
     return frame[[*_COLUMNS]].astype(_DTYPES)
+
+
+def _rows(raters: Iterable[str], ratings: _Ratings) -> list[dict[str, Any]]:
+    names = [*raters]
+    rows = [
+        _pair_row((names[a], names[b]), ratings, (a, b))
+        for a, b in combinations(range(len(names)), 2)
+    ]
+    return [*rows, _row_of_all(names, ratings)] if len(names) > 2 else rows
+
+
+def _blocks_of_kinds(
+    values: Mapping[str, Mapping[int, bool | float | str]],
+) -> list[Mapping[str, Mapping[int, bool | float | str]]]:
+    """Return the raters by the kind of their values, if each then has another to agree with."""
+    blocks: dict[frozenset[str], dict[str, Mapping[int, bool | float | str]]] = {}
+    for rater, own in values.items():
+        blocks.setdefault(frozenset(map(_kind, own.values())), {})[rater] = own
+    is_whole = all(len(kinds) == 1 and len(block) > 1 for kinds, block in blocks.items())
+    return [*blocks.values()] if is_whole else [values]
 
 
 def _ratings_by_rater(

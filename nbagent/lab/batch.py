@@ -104,6 +104,8 @@ class Batch(BatchInStore):
         table = self._table = table_of(data, how.key)
         self._map_options, names = how, how.names
         self._scorers = as_scorers(how.score)
+        for scorer in self._scorers:
+            scorer.check(table.columns)
         self._executor = _executor_of(how, self._store, self._frontend)
         self._preflights = [
             self._check_variant(variant, names) for variant in variants_of(base, template, how.vary)
@@ -426,6 +428,8 @@ class Batch(BatchInStore):
         """
         self._refuse_at_work()
         new_scorers, before = as_scorers(scorers), self._scorers
+        for scorer in new_scorers:
+            scorer.check(self._table.columns)
         names = {scorer.name for scorer in new_scorers}
         self._scorers = (*(scorer for scorer in before if scorer.name not in names), *new_scorers)
         try:
@@ -467,7 +471,8 @@ class Batch(BatchInStore):
         Returns:
             One row: `n` pairs, how often each was preferred, `ties`, `order_changed` (ties because
             the verdict changed with the order), `share_b` (ties count half) with its 95 % interval
-            `lo`, `hi`, and a `verdict`.
+            `lo`, `hi`, a `verdict`, and a `note` with the first error of pairs that `failed`. The
+            judge answers `{"reason": "…", "better": "first"}`, or `"second"` or `"tie"`.
 
         Raises:
             UsageError: there is no such variant, or no row with both answers.

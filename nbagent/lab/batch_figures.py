@@ -68,8 +68,10 @@ def cost_quality(batch: Compared, score: str | None = None, **options: Any) -> F
         if row["mean"] is not None and row["cost_usd"] is not None
         if (cases := row["n"] + (0 if failed_count else row["failed"]))
     ]
+    n_unknown = sum(row["mean"] is not None and row["cost_usd"] is None for row in variants)
+    more = f" · {n_unknown} of {len(variants)} without a known price" if n_unknown else ""
     return load_figures().cost_quality(
-        _unit(score, options), rows, is_share=_is_share(score, variants)
+        _unit(score, options), rows, more=more, is_share=_is_share(score, variants)
     )
 
 

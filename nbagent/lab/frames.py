@@ -191,6 +191,21 @@ def with_table_columns(cells: DataFrame, results: Sequence[CaseResult]) -> DataF
     return made
 
 
+def with_ties(cells: DataFrame, results: Sequence[CaseResult], score: str | None) -> DataFrame:
+    """Tell apart, in the state, missing scores of which people gave different values (`tied`)."""
+    made: Any = cells
+    name = _chosen_score(score, score_names(results))
+    is_tied = [
+        any(own.scorer == name and own.value is not None for own in result.scores)
+        for result in results
+    ]
+    states = [
+        "tied" if tied and state == "missing" else state
+        for state, tied in zip(made["state"].tolist(), is_tied, strict=True)
+    ]
+    return made.assign(state=states)
+
+
 def _measure_of(result: CaseResult, name: str) -> float | None:
     """Return a measure of an answered case; the time of a failed one says nothing of an answer."""
     value = MEASURES[name](result) if result.status == "ok" else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from nbagent.lab.detectable import POWER, detectable_share
 from nbagent.lab.distributions import (
     TAIL,
     Z,
@@ -21,13 +22,9 @@ from nbagent.lab.distributions import (
     smallest_coin_p,
     t_quantile,
     t_tail,
-    z_quantile,
 )
 
 Values = NDArray[np.float64]
-ALPHA = 2 * TAIL
-"""Share of comparisons of equal variants that may show a difference."""
-_POWER = 0.8
 _NOISE = 1e-12
 """Relative size of rounding errors of floats: 0.1 + 0.2 is no better than 0.3."""
 _RARE = (0.0, 0.05129, 0.35536, 0.81769, 1.36632)
@@ -132,7 +129,7 @@ def share_difference(values: Values, n_attempts: float, n_comparisons: int = 1) 
     if not bool(np.isin(values, (-1, 0, 1)).all()):
         return _widened_by_student(values, (lo, hi), n * up, n * down, n_comparisons)
     p = coin_p(round(n * up), round(n * down))
-    detectable = _detectable_share(n * min(up, down), n, n_comparisons)
+    detectable = detectable_share(n * min(up, down), n, n_comparisons)
     return Difference(up - down, lo, hi, p, detectable)
 
 
@@ -150,7 +147,7 @@ def _widened_by_student(
     score = abs(ups - downs) / math.sqrt(ups + downs) * t / Z
     tested = min(score, abs(mean) / error) if error > _NOISE else score
     p = max(2 * t_tail(tested, n - 1), smallest_coin_p(int(np.count_nonzero(values))))
-    of_test = t_quantile(TAIL / n_comparisons, n - 1) + t_quantile(1 - _POWER, n - 1)
+    of_test = t_quantile(TAIL / n_comparisons, n - 1) + t_quantile(1 - POWER, n - 1)
     detectable = (hi - lo) / 2 * of_test / t
     return Difference(mean, lo, hi, p, detectable if detectable < 1 else None)
 
@@ -180,31 +177,6 @@ def _bisect(is_below: Callable[[float], bool], low: float, high: float) -> float
         middle = (low + high) / 2
         low, high = (middle, high) if is_below(middle) else (low, middle)
     return (low + high) / 2
-
-
-def _detectable_share(other: float, n: float, n_comparisons: int) -> float | None:
-    """Return the smallest difference of shares that McNemar's test shows in 4 of 5 tables.
-
-    By Connor's formula (1987, "Sample size for testing differences in proportions for the
-    paired-sample design"), with the correction for whole numbers that an exact test amounts to.
-
-    Args:
-        other: rows that change in the rarer direction; half a row more is assumed.
-        n: number of rows.
-        n_comparisons: comparisons of the same table.
-    """
-    fewest = 1
-    while smallest_coin_p(fewest) * n_comparisons > ALPHA:
-        fewest += 1
-    z_test, z_power = z_quantile(TAIL / n_comparisons), z_quantile(1 - _POWER)
-
-    def is_too_small(difference: float) -> bool:
-        changed = difference + (2 * other + 1) / n
-        spread = z_test * math.sqrt(changed) + z_power * math.sqrt(changed - difference**2)
-        return (difference - 1 / n) * math.sqrt(n) < spread
-
-    smallest = max(_bisect(is_too_small, 0.0, 1.0), fewest / n)
-    return None if smallest > 1 - _NOISE else smallest
 
 
 # Means
@@ -243,7 +215,7 @@ def mean_difference(values: Values, n_comparisons: int = 1) -> Difference:
     p = max(floor, 2 * t_tail(tested, n - 1))
     lo, hi = _mean_ends(values, TAIL)
     for_all = _mean_ends(values, TAIL / n_comparisons)
-    detectable = (for_all[1] - for_all[0]) / 2 + error * t_quantile(1 - _POWER, n - 1)
+    detectable = (for_all[1] - for_all[0]) / 2 + error * t_quantile(1 - POWER, n - 1)
     return Difference(mean, lo, hi, p, detectable)
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from nbagent.contracts.canonical import dump_json, sha_of
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.messages import FINAL_ANSWER, Message
-from nbagent.contracts.nearest import nearest_or_all
+from nbagent.contracts.nearest import nearest_name, nearest_or_all
 from nbagent.contracts.records import JUDGE_SUFFIX, ToolRun
 from nbagent.contracts.secret_names import is_secret_name
 from nbagent.contracts.secret_values import can_hide
@@ -115,6 +115,13 @@ class Judge(Scorer):
     def costs(self) -> bool:
         return True
 
+    def check(self, columns: Sequence[str]) -> None:
+        if self._needs is None:
+            check_named_columns(self._rubric, columns)
+        for name in self._needs or ():
+            if name not in columns:
+                raise UsageError(f"the table has no column {name!r}{nearest_or_all(name, columns)}")
+
     async def _score(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> ScorerResult:
         for name in self._needs or ():
             if is_missing(row.get(name)) and name in row:
@@ -141,9 +148,6 @@ class Judge(Scorer):
     ) -> tuple[dict[str, Any], Callable[[str], str]]:
         """Return the columns that the judge needs, and a filter for the values of secret ones."""
         columns = [str(name) for name in row]
-        for name in self._needs or ():
-            if name not in columns:
-                raise UsageError(f"the table has no column {name!r}{nearest_or_all(name, columns)}")
         named = {name for name in columns if names_column(self._rubric, name)}
         return shown_columns(row, named if self._needs is None else {*self._needs}, template)
 
@@ -171,6 +175,28 @@ def checked_rubric(rubric: object, options: Mapping[str, Any]) -> str:
     if "system" in options:
         raise UsageError("judge: the rubric is its system prompt; put all instructions into it")
     return rubric.strip()
+
+
+def check_named_columns(rubric: str, columns: Sequence[str]) -> None:
+    """Check the columns that a rubric names.
+
+    Raises:
+        UsageError: it has a column in braces, as a template would, or misspells one.
+    """
+    for name in re.findall(r"\{\{\s*(\w+)\s*\}\}", rubric):
+        if near := nearest_name(name, columns):
+            raise UsageError(
+                f"a rubric is no template, so the judge would read {{{{ {name} }}}} as it is; name "
+                f"the column without braces ({near}): the judge is shown its value"
+            )
+    # A quoted or plain word after "column"; "the column next to text" misspells nothing.
+    for name in re.findall(r"\bcolumns?\s+[`'\"]?(\w+)", rubric):
+        near = None if name in columns else nearest_name(name, columns)
+        if near and not names_column(rubric, near):
+            raise UsageError(
+                f"the rubric names the column {name!r}, which the table has not; did you mean "
+                f"{near!r}?"
+            )
 
 
 def _checked_sees(sees: object) -> tuple[str, ...]:

@@ -36,6 +36,10 @@ class Jury(Scorer):
     def costs(self) -> bool:
         return any(judge.costs for judge in self._judges)
 
+    def check(self, columns: Sequence[str]) -> None:
+        for judge in self._judges:
+            judge.check(columns)
+
     async def _score(self, row: Mapping[str, Any], run: Run, at: ScoringContext) -> ScorerResult:
         votes: list[ScoreRecord] = []
         for judge in self._judges:

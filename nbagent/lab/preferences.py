@@ -22,6 +22,7 @@ from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord
 from nbagent.lab.agreement import share_interval
 from nbagent.lab.judges import (
+    check_named_columns,
     checked_rubric,
     judge_request,
     material,
@@ -164,6 +165,9 @@ class PreferenceScorer(Scorer):
     def costs(self) -> bool:
         return True
 
+    def check(self, columns: Sequence[str]) -> None:
+        check_named_columns(self._rubric, columns)
+
     def applies_to(self, run_id: str) -> bool:
         return run_id in self.pairs.run_ids
 
@@ -236,6 +240,7 @@ def preference_frame(
     shares: list[float] = []
     rows: list[str] = []
     changed = failed = 0
+    first_error = ""
     for result in results:
         if result.run_id not in pairs.run_ids:
             continue
@@ -246,6 +251,8 @@ def preference_frame(
             changed += own.get(f"{name}.a_first") != own.get(f"{name}.b_first")
         else:
             failed += 1
+            errors = (score.error for score in result.scores if score.scorer == name)
+            first_error = first_error or next(filter(None, errors), "")
     share, lo, hi = share_interval(shares, rows)
     cells: dict[str, Any] = {
         "a": pairs.a,
@@ -260,7 +267,7 @@ def preference_frame(
         "lo": lo,
         "hi": hi,
         "verdict": _verdict_text(pairs, shares, rows, lo, hi),
-        "note": _order_note(changed, len(shares)),
+        "note": _note(changed, len(shares), failed, first_error),
     }
     frame: Any = frame_of([cells])
     return frame[[*_COLUMNS]].astype(_COLUMNS)
@@ -289,10 +296,13 @@ def _sign_test(shares: Sequence[float], rows: Sequence[str]) -> float:
     return min(2 * tail / 2**n, 1.0)
 
 
-def _order_note(changed: int, n: int) -> str | None:
-    if 3 * changed < n or not changed:
-        return None
-    return (
-        f"the judge's verdict changed with the order of the answers in {changed} of {n} pairs; "
-        "these count as ties"
-    )
+def _note(changed: int, n: int, failed: int, first_error: str) -> str | None:
+    notes: list[str] = []
+    if failed and first_error:
+        notes.append(f"the judge failed on {failed} of {n + failed} pairs: {first_error}")
+    if changed and 3 * changed >= n:
+        notes.append(
+            f"the judge's verdict changed with the order of the answers in {changed} of {n} pairs; "
+            "these count as ties"
+        )
+    return "; ".join(notes) or None

@@ -28,6 +28,7 @@ from nbagent.lab.frames import (
     frame_of_results,
     score_names,
     with_table_columns,
+    with_ties,
 )
 from nbagent.lab.gate import Requirements, check_results
 from nbagent.lab.joined_results import BATCH_AXIS, join_results, joined_labels
@@ -162,8 +163,10 @@ class BatchResults(ABC):
         Returns:
             One row for each label: `mean`, `lo`, `hi` (95 %), `diff`, `diff_lo`, `diff_hi` to the
             baseline, `adjusted` (p, by Holm for all comparisons of the table), `detectable` (the
-            smallest true difference that 4 of 5 such comparisons would show), `verdict`, `pairs`,
-            `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`, `note`.
+            smallest true difference that 4 of 5 such comparisons would show, if rows vary as they
+            did here), `verdict`, `pairs`, `n`, `missing`, `failed`, `cost_usd`, `cost_per_right`,
+            `note`. The intervals are of each comparison alone, only `adjusted` and `verdict` count
+            all; where they seem to contradict one another, the note says so.
 
         Raises:
             UsageError: there is no such score, axis, column or label, or an option does not fit.
@@ -176,7 +179,7 @@ class BatchResults(ABC):
             raise UsageError(f"the score is given twice: {score_or_batch!r} and {score!r}")
         score = score_or_batch or score
         results, axes = self.results(), [*self.axes]
-        cells = cells_of_results(results, score, axes)
+        cells = with_ties(cells_of_results(results, score, axes), results, score)
         if by is not None and not {*([by] if isinstance(by, str) else by)} <= {*axes}:
             cells = with_table_columns(cells, results)
         return statistics.compare(
@@ -321,11 +324,12 @@ class BatchResults(ABC):
             right_from: count numbers as true from this one on, to compare them with verdicts.
 
         Returns:
-            One row for each pair of raters, and one of `all` if there are more than two: `n` (cases
-            that they both scored), `agreement` (share of equal scores), `kappa` (Cohen's, with
-            quadratic weights for numbers; of all: Fleiss'), `alpha` (Krippendorff's), each with its
-            95 % interval (`agreement_lo`, `lo`, `alpha_lo`, …), and a `note` where there is no
-            more to say. Answers to one row count as one observation in the intervals.
+            One row for each pair of raters, and one of `all` if there are more than two; without
+            names, verdicts, labels and numbers are blocks of their own. `n` (cases that they both
+            scored), `agreement` (share of equal scores), `kappa` (Cohen's, with quadratic weights
+            for numbers; of all: Fleiss'), `alpha` (Krippendorff's), each with its 95 % interval
+            (`agreement_lo`, `lo`, `alpha_lo`, …), and a `note` where there is no more to say.
+            Answers to one row count as one observation in the intervals.
 
         Raises:
             UsageError: there is no such score or only one rater, or scores are of several kinds.

@@ -112,6 +112,13 @@ class Scorer(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}, version {self.version}>"
 
+    def check(self, columns: Sequence[str]) -> None:  # noqa: B027 - most scorers need no column
+        """Check that it fits a table, before anything is asked.
+
+        Raises:
+            UsageError: it needs a column that the table has not.
+        """
+
     def applies_to(self, run_id: str) -> bool:
         """True if it scores this run."""
         return True

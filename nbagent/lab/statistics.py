@@ -2,7 +2,8 @@
 
 Pure functions over a frame of cases, as `BatchResults.cells` makes it: `row_key`, a column of
 labels for each axis, `attempt`, `run_id`, `state` (scored, failed, missing), `value`, `cost_usd`,
-`text`; further columns are those of the table. Intervals are in `intervals`, words in `verdicts`.
+`text`; further columns are those of the table. The state is `tied` where people disagree. Intervals
+are in `intervals`, words in `verdicts`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from nbagent.lab.variant_axes import (
     grouping_columns,
     labels_of,
 )
-from nbagent.lab.verdicts import FEWEST_PAIRS, holm, note_of, verdict_columns
+from nbagent.lab.verdicts import FEWEST_PAIRS, holm, interval_notes, verdict_columns
 from nbagent.store.dataframes import empty_frame, frame_of
 
 if TYPE_CHECKING:
@@ -86,6 +87,10 @@ class _Cell:
     """The difference to the baseline of each row that both have."""
     n_attempts: float
     counts: dict[str, Any]
+    base_mean: float | None
+    """The mean of the baseline's rows."""
+    remarks: tuple[str, ...]
+    """On its rows and cases."""
 
     @property
     def n_pairs(self) -> int:
@@ -115,8 +120,9 @@ def compare(
     it. Scores of True and False, or of 0 and 1, are shares; labels are compared by the share of
     each. A single row, and equal rows of other scores, have no interval.
 
-    Verdict and interval agree. A difference is better or worse where `adjusted` is at most 0.05;
-    the interval of another one reaches 0, also if it would not without the other comparisons.
+    A difference is better or worse where `adjusted` is at most 0.05. Its 95 % interval is of this
+    comparison alone; where it leaves out 0 and the verdict, adjusted for all comparisons, shows
+    nothing, the `note` says so.
 
     Args:
         cells: the cases; see the module.
@@ -136,8 +142,10 @@ def compare(
         interval `lo`, `hi`; `diff` to the baseline with `diff_lo`, `diff_hi`, over the `pairs` rows
         that both have; `adjusted`, the p of the difference, adjusted for all comparisons of the
         table (Holm); `detectable`, the smallest true difference that 4 of 5 such comparisons would
-        show; the `verdict`; `n` cases in the mean, `missing`, `failed`; `cost_usd` of all cases,
-        and `cost_per_right`, for scores from 0 to 1; a `note` on the interval.
+        show, if rows vary as they did here and Holm's strictest step is to be passed, up or down;
+        the `verdict`; `n` cases in the mean, `missing`, `failed`; `cost_usd` of all cases, and
+        `cost_per_right`, for scores from 0 to 1; a `note` on intervals, rows without a partner in
+        the baseline, ties between people, and changes that so few rows cannot show.
 
     Raises:
         UsageError: there is no such axis, column or label, or an option does not fit the scores.
@@ -262,19 +270,21 @@ def _cells(scores: Scores, options: _Options) -> Iterator[_Cell]:
         cases = counted.assign(n_attempts=1)
         if repeats is not None:
             cases = estimates(counted, [*options.within, over], repeats)
-        rows, pairs = _row_means(cases, options)
+        rows, pairs, alone = _row_means(cases, options)
+        base_rows = rows.get(options.base)
         for label in labels_of(group, over):
             attempts = cases[cases[over] == label]["n_attempts"]
             values = counted[counted[over] == label]["value"]
+            own = group[group[over] == label]
             yield _Cell(
                 labels={**dict(zip(options.apart, group_labels, strict=True)), over: label},
                 is_base=label == options.base,
                 rows=rows.get(label),
                 pairs=None if label not in pairs else without_noise(pairs[label], scores.largest),
                 n_attempts=float(attempts.sum()) / (repeats.k if repeats else 1),
-                counts=_count_columns(
-                    group[group[over] == label], values, int(attempts.sum()), scores.has_rights
-                ),
+                counts=_count_columns(own, values, int(attempts.sum()), scores.has_rights),
+                base_mean=None if base_rows is None else float(base_rows.mean()),
+                remarks=_remarks(alone.get(label, 0), int((own["state"] == "tied").sum())),
             )
 
 
@@ -294,8 +304,20 @@ def _counted(frame: Any, failed: Failed) -> Any:
     return frame[frame["value"].notna()]
 
 
-def _row_means(cases: Any, options: _Options) -> tuple[dict[str, Values], dict[str, Values]]:
-    """Return by label the values of the rows, and their differences to the baseline.
+def _remarks(n_alone: int, n_tied: int) -> tuple[str, ...]:
+    remarks: list[str] = []
+    if n_alone:
+        remarks.append(f"{n_alone:,} row{'s' * (n_alone != 1)} without a partner, not in diff")
+    if n_tied:
+        remarks.append(f"{n_tied:,} tie{'s' * (n_tied != 1)} between people, counted as missing")
+    return tuple(remarks)
+
+
+def _row_means(
+    cases: Any, options: _Options
+) -> tuple[dict[str, Values], dict[str, Values], dict[str, int]]:
+    """Return by label the values of the rows, their differences to the baseline, and the number of
+    rows that only one of both has.
 
     Attempts are averaged first. A difference is taken within the same labels of the other axes, so
     that a row that is missing for some of them is compared with its equals.
@@ -305,7 +327,10 @@ def _row_means(cases: Any, options: _Options) -> tuple[dict[str, Values], dict[s
         cases.groupby([*keys, options.over], observed=True)["value"].mean().unstack(options.over)
     )
     pairs = means.sub(means[base], axis=0) if base in means else means.iloc[:, :0]
-    return _column_means(means), _column_means(pairs)
+    alone = means.iloc[:, :0].isna()
+    if base in means:
+        alone = means.isna().ne(means[base].isna(), axis=0).groupby("row_key").any()
+    return _column_means(means), _column_means(pairs), alone.sum().astype(int).to_dict()
 
 
 def _column_means(table: Any) -> dict[str, Values]:
@@ -325,7 +350,7 @@ def _count_columns(cases: Any, values: Any, n: int, has_rights: bool) -> dict[st
     right = float(values.sum()) if has_rights else 0.0
     return {
         "n": n,
-        "missing": int((cases["state"] == "missing").sum()),
+        "missing": int(cases["state"].isin(["missing", "tied"]).sum()),
         "failed": int((cases["state"] == "failed").sum()),
         "cost_usd": cost,
         "cost_per_right": cost / right if cost is not None and right > 0 else None,
@@ -347,11 +372,15 @@ def _rows(table: Sequence[_Cell], scores: Scores) -> list[dict[str, Any]]:
     )
     rows: list[dict[str, Any]] = []
     for cell, difference, p in zip(table, differences, adjusted, strict=True):
-        row = {**cell.labels, **_mean_columns(cell, scores), **cell.counts}
+        means, notes = _mean_columns(cell, scores)
+        row = {**cell.labels, **means, **cell.counts}
         if cell.is_base:
             row |= {"verdict": "baseline", "pairs": cell.n_pairs}
         else:
-            row |= verdict_columns(difference, cell.n_pairs, p, scores.names)
+            base_share = cell.base_mean if scores.is_share else None
+            columns, more = verdict_columns(difference, cell.n_pairs, p, scores.names, base_share)
+            row, notes = row | columns, notes + more
+        row["note"] = "; ".join([*notes, *cell.remarks]) or None
         rows.append(row | {name: _times(row.get(name), scores.scale) for name in _SCALED})
     return rows
 
@@ -365,19 +394,19 @@ def _difference(cell: _Cell, scores: Scores, n_tests: int) -> Difference | None:
     return share_difference(cell.pairs, n_attempts, n_tests)
 
 
-def _mean_columns(cell: _Cell, scores: Scores) -> dict[str, Any]:
+def _mean_columns(cell: _Cell, scores: Scores) -> tuple[dict[str, Any], list[str]]:
+    """Return the columns of a mean, and remarks on its interval."""
     if cell.rows is None:
-        return {}
+        return {}, []
     is_share, rows = scores.is_share, cell.rows
     interval = share_interval(rows, cell.n_attempts) if is_share else mean_interval(rows)
-    note = note_of(
+    notes = interval_notes(
         len(rows),
         is_share=is_share,
         has_interval=interval != Interval(),
         only_value=scores.only_value,
     )
-    ends = {"lo": interval.lo, "hi": interval.hi}
-    return {"mean": float(rows.mean()), **ends, "note": note or None}
+    return {"mean": float(rows.mean()), "lo": interval.lo, "hi": interval.hi}, notes
 
 
 def _times(value: float | None, scale: float) -> float | None:

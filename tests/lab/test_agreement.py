@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -180,6 +181,30 @@ def test_verdicts_of_a_judge_are_compared_with_labels_of_people() -> None:
             batch.agreement(*names, **options)
     stored: Any = nbagent.batch("b")
     pd.testing.assert_frame_equal(stored.agreement("review"), people)
+
+
+def test_verdicts_and_numbers_are_blocks_of_their_own_if_no_score_is_named() -> None:
+    cases = cases_of([[True, i % 2 == 0, None] for i in range(6)])
+    marks = cases_of([[1 + i % 3, 3 - i % 3, 2] for i in range(6)])
+    both = [
+        replace(
+            case,
+            scores=(
+                *case.scores,
+                *(score.model_copy(update={"scorer": "mark"}) for score in other.scores),
+            ),
+        )
+        for case, other in zip(cases, marks, strict=True)
+    ]
+    frame: Any = agreement(both)
+    # p2 gave marks only.
+    assert frame["raters"].tolist() == [
+        "p0 (q) · p1 (q)",
+        *("p0 (mark) · p1 (mark)", "p0 (mark) · p2", "p1 (mark) · p2", "all"),
+    ]
+    assert frame["level"].tolist() == ["nominal", *["ordinal"] * 4]
+    with pytest.raises(UsageError, match="cannot be compared"):
+        agreement(both, ["q", "mark"])
 
 
 def test_one_person_who_scored_twice_is_two_raters_by_name() -> None:

@@ -98,7 +98,8 @@ def test_measures_are_compared_without_a_scorer_and_less_is_better() -> None:
     assert turns["verdict"].tolist() == ["baseline", "worse"]
     # Equal numbers of turns say nothing about how far others may be.
     assert turns[["lo", "hi", "diff_lo", "diff_hi", "cost_per_right"]].isna().all(axis=None)
-    assert turns["note"].tolist() == ["equal rows: no interval"] * 2
+    equal = "equal rows: no interval"
+    assert turns["note"].tolist() == [equal, f"{equal}; equal differences: no interval of diff"]
     for name in ("tokens", "duration_ms"):
         frame = compared(batch, name)
         assert frame["n"].tolist() == [8, 8]

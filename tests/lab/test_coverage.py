@@ -193,7 +193,7 @@ def test_verdict_and_interval_agree_in_every_table_of_paired_shares(n: int) -> N
             exact: Any = mcnemar([[0, up], [down, 0]], exact=True)
             if n > 1:
                 assert difference.p == pytest.approx(exact.pvalue)
-            row = verdict_columns(difference, n, difference.p, verdict_names("higher"))
+            row, _ = verdict_columns(difference, n, difference.p, verdict_names("higher"))
             shown = row["verdict"] in ("better", "worse")
             assert shown == (n > 1 and exact.pvalue <= 0.05)
             if n > 1:
@@ -339,7 +339,9 @@ def test_a_detectable_difference_is_shown_in_about_4_of_5_tables(n: int, other: 
         pairs = np.where(drawn < other + difference, 1.0, 0.0) - (drawn > 1 - other)
         return [share_difference(each, n) for each in pairs]
 
-    detectable = float(np.median([each.detectable for each in tables(0.0, 200)]))
+    # A few noisy tables of 20 rows can show no difference at all.
+    each_detectable = [each.detectable or np.inf for each in tables(0.0, 200)]
+    detectable = float(np.median(each_detectable))
     power = float(np.mean([each.p <= 0.05 for each in tables(detectable, 1000)]))
     assert 0.7 <= power <= 0.95
 

@@ -138,10 +138,19 @@ def test_correct_compares_with_the_expected_column_only() -> None:
     assert batch.frame()["score_correct"].isna().tolist() == [False, True]
     batch.resume()
     assert len(model.requests) == 1, "the empty row is not asked again"
-    batch.score(nbagent.judges.correct("expectd", model=model, name="slip"))
-    errors = nbagent.scores(scorer="slip")["error"].tolist()
-    assert all("no column 'expectd'" in text for text in errors)
-    assert all("did you mean 'expected'" in text for text in errors)
+    refused = {
+        "no column 'expectd'.*did you mean 'expected'": nbagent.judges.correct("expectd", name="x"),
+        "the column 'expectd', which .*'expected'": nbagent.judge("As the column `expectd`."),
+        r"no template.*without braces \(expected\)": nbagent.judge("It equals {{ expected }}."),
+    }
+    for message, slip in refused.items():
+        for scorer in (slip, nbagent.jury([slip, nbagent.judge("Right?", name="other")])):
+            with pytest.raises(UsageError, match=message):
+                batch.score(scorer)
+    with pytest.raises(UsageError, match="no template"):
+        answered(rows=rows, score=[nbagent.judge("It equals {{expected}}.")], name="refused")
+    batch.score(nbagent.judge("The column next to `expected`; {{city}} stays.", model=script([])))
+    assert len(nbagent.scores(scorer="judge")) == 2, "a rubric that misspells nothing is asked"
 
 
 def test_grounded_sees_the_results_and_no_column_that_its_rubric_happens_to_name() -> None:

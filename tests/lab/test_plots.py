@@ -146,6 +146,14 @@ def test_what_has_no_score_or_no_price_is_left_out() -> None:
         assert [it.get_text() for it in figure.axes[0].texts] == ["no data"]
 
 
+def test_costs_of_0_and_unknown_prices_are_said_beside_the_figure() -> None:
+    free: Any = nbagent.plot.cost_quality(batch_of({("v1", "small"): [1, 0]}, cost=0.0))
+    assert said_by(free)[1] == "cost of a case (USD): 0 in each variant"
+    assert [float(tick) for tick in free.axes[0].get_xticks()] == [0]
+    unknown = nbagent.plot.cost_quality(batch_of({("v1", "small"): [1]}, cost=None))
+    assert said_by(unknown)[0].endswith(" · 1 of 1 without a known price")
+
+
 def test_many_variants_differ_by_colour_or_form() -> None:
     many: Any = nbagent.plot.cost_quality(
         batch_of({(f"v{n}", "small"): [0, 1, 1] for n in range(25)})

@@ -130,8 +130,11 @@ def test_a_failed_comparison_is_counted_and_asked_again() -> None:
     batch, judge = asked(2), better(prefers_best, quota)
     row = batch.prefer("v1", "v2", RUBRIC, model=judge).iloc[0]
     assert (row["n"], row["failed"]) == (1, 1)
+    assert row["note"].startswith("the judge failed on 1 of 2 pairs: ")
+    assert "Nothing is left." in row["note"]
     row = batch.prefer("v1", "v2", RUBRIC, model=judge).iloc[0]
     assert (row["n"], row["failed"]) == (2, 0)
+    assert pd.isna(row["note"])
 
 
 def test_the_judges_cost_from_the_budget_of_the_batch_and_other_scorers_stay() -> None:

@@ -100,6 +100,16 @@ def test_the_value_of_a_case_is_one_of_all_its_labels() -> None:
     assert stored.progress.variants[0].scores == {"quality": 3.0}
 
 
+def test_a_tie_of_two_people_is_named_in_a_comparison() -> None:
+    batch = answered(3)
+    for n, verdicts in enumerate([(True, True), (True, False)]):
+        for by, value in zip(("anna", "ben"), verdicts, strict=True):
+            nbagent.score(batch.open_run(n), "mine", value, by=by)
+    row: Any = batch.compare("mine").iloc[0]
+    assert row[["n", "missing"]].tolist() == [1, 2]
+    assert "1 tie between people, counted as missing" in row["note"]
+
+
 def test_the_last_label_of_a_person_counts_and_a_higher_version_replaces_all() -> None:
     batch = answered(1)
     run = batch.open_run(0)

@@ -24,7 +24,7 @@ DTYPES = {"value": "Float64", "cost_usd": "Float64"}
 
 def case(row: int | str, system: str, value: Any, **more: Any) -> dict[str, Any]:
     """One case; `value` is its score, or the state of one that has none."""
-    state = value if value in ("failed", "missing") else "scored"
+    state = value if value in ("failed", "missing", "tied") else "scored"
     base = {"row_key": str(row), "system": system, "model": "small", "attempt": 1}
     run_id = None if state == "missing" else f"run {row} {system}"
     base |= {"run_id": run_id, "state": state, "value": None if state == value else value}
@@ -272,10 +272,13 @@ def test_more_comparisons_need_more_to_show_a_difference() -> None:
     p = 2 * 0.5**6
     assert alone.loc["v2", ["adjusted", "verdict"]].tolist() == [pytest.approx(p), "better"]
     assert among.loc["v2", "adjusted"] == pytest.approx(4 * p)
-    # The interval follows the verdict.
-    assert among.loc["v2", ["verdict", "diff_lo"]].tolist() == ["no difference shown", 0]
+    # The interval is of the comparison alone, and the note says why the verdict is another one.
+    ends = ["diff_lo", "diff_hi"]
+    assert among.loc["v2", ends].tolist() == alone.loc["v2", ends].tolist()
     assert alone.loc["v2", "diff_lo"] > 0
-    assert alone.loc["v2", "diff_hi"] == among.loc["v2", "diff_hi"]
+    assert among.loc["v2", "verdict"] == "no difference shown"
+    assert "adjusted for all, it shows nothing" in among.loc["v2", "note"]
+    assert alone["note"].isna().all()
     assert alone.loc["v2", "detectable"] < among.loc["v2", "detectable"]
     groups = compare(
         table(
@@ -288,6 +291,44 @@ def test_more_comparisons_need_more_to_show_a_difference() -> None:
         AXES,
     )
     assert groups["adjusted"].dropna().tolist() == pytest.approx([2 * p, 2 * p])
+
+
+MARKS = [1, 2, 3, 4] * 5
+NOTES: dict[str, tuple[list[Any], list[Any], str | None]] = {
+    "nothing to say": ([0, 1] * 20, [0, 1] * 20, None),
+    "equal differences": (MARKS, MARKS, "equal differences: no interval of diff"),
+    "widened": ([0, 1] * 20, [1, 1] * 4 + [0, 1] * 16, "diff's interval is widened to 0"),
+    "no partner": ([0, 1] * 20, ["failed"] * 2 + [0, 1] * 19, "2 rows without a partner"),
+    "only a fall": ([1] * 19 + [0], [1] * 19 + [0], "no possible rise from 0.95 can be shown with"),
+    "only a rise": ([0] * 19 + [1], [0] * 19 + [1], "no possible fall from 0.05 can be shown with"),
+    "neither": ([0, 1] * 3, [0, 1] * 3, "no possible difference can be shown with 6 rows"),
+    "one tie": ([0, 1] * 20, [0, 1] * 19 + [0, "tied"], "1 tie between people"),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_a_note_says_what_the_columns_alone_would_hide(name: str) -> None:
+    before, after, note = NOTES[name]
+    found = compared(scored("v1", *before), scored("v2", *after)).loc["v2"]
+    if note is None:
+        assert found["note"] is pd.NA
+    else:
+        assert note in found["note"]
+    assert (found["detectable"] is pd.NA) == (name in ("neither", "equal differences"))
+    assert found["missing"] == (name == "one tie")
+
+
+def test_rows_that_lack_some_labels_of_another_axis_are_named() -> None:
+    small, large = {"model": "small"}, {"model": "large"}
+    v1 = [*scored("v1", *EIGHT, **small), *scored("v1", *EIGHT, **large)]
+    v2 = [*scored("v2", *["missing"] * 3, *EIGHT[3:], **small), *scored("v2", *EIGHT, **large)]
+    assert "3 rows without a partner" in compared(v1, v2).loc["v2", "note"]
+
+
+def test_equal_shares_could_have_shown_what_an_exact_power_says() -> None:
+    # 60 rows without a change show 1 of 7: 6 rows up and none down, or more, in 4 of 5 tables.
+    found = compared(scored("v1", *[0, 1] * 30), scored("v2", *[0, 1] * 30))
+    assert found.loc["v2", "detectable"] == pytest.approx(0.144, abs=0.001)
 
 
 def test_intervals_hold_the_truth_in_about_95_of_100_tables() -> None:
