@@ -483,7 +483,10 @@ def _not_worse(
     else:
         unknown = "no interval" if diff else "no pair differs"
         interval = unknown if lo is None or hi is None else f"95 %: {lo:+.3g} to {hi:+.3g}"
-        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}{note}): {row['verdict']}"
+        p = _number(row["adjusted"])
+        adjusted = "" if p is None else f", adjusted p {p:.2g}"
+        text = f"{diff:+.3g} ({interval}, {pluralize(pairs, 'pair')}{note}{adjusted})"
+        text = f"{text}: {row['verdict']}"
     return Check(
         name=f"{score} not worse than the baseline",
         variant=variant,
