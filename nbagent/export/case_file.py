@@ -37,13 +37,13 @@ _BLOCK = 50
 """Cases in one block of JSON; a block is parsed when it is needed."""
 _PARTS = ("build", "clicks", "cases", "case_file")
 _SIZES = (
-    CaseChars(40, 600, 1_600),
-    CaseChars(40, 500, 800),
-    CaseChars(40, 300, 400),
-    CaseChars(30, 150, 150),
-    CaseChars(20, 80, 60),
-    CaseChars(10, 40, 20),
-    CaseChars(4, 10, 4),
+    CaseChars(600, 1_600),
+    CaseChars(500, 800),
+    CaseChars(300, 400),
+    CaseChars(150, 150),
+    CaseChars(80, 60),
+    CaseChars(40, 20),
+    CaseChars(10, 4),
 )
 """Shown characters, the most first: a case gets the first that fits its bytes."""
 _HEAD = (

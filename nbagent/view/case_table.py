@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.case_results import CaseResult, CaseStatus, joint_scores
 from nbagent.contracts.records import ScoreRecord
+from nbagent.view.case_names import LABEL_CHARS, CaseNames, names_of_cases, short_text
 from nbagent.view.node import Node, h, line
 from nbagent.view.printers import html, plain_text
 from nbagent.view.run_picture import ROOT_CLASS
@@ -23,7 +25,6 @@ from nbagent.view.text_format import (
     one_line,
     pluralize,
     sanitize_prose,
-    sanitize_value,
     truncate,
     value_text,
 )
@@ -54,9 +55,12 @@ _OF_STATUS: Mapping[CaseStatus, Verdict] = {
     "failed": "failed",
     "ended": "no answer",
 }
+_MAX_NAMED = 12
 _MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
 _HALF = 0.5
 """The mean of several people's 0 and 1 is right from here on."""
+_HASH_CHARS = 12
+_TOOL_CHARS = 80
 _MAX_VALUES = 4
 """Scores of one name that a row shows."""
 _MAX_DETAIL_ROWS, _FEW_ROWS, _FEW_CHARS = 16, 3, 200
@@ -68,10 +72,11 @@ _TEXT_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class CaseChars:
-    """Shown characters of the texts of one case."""
+    """Shown characters of the prompt, the answer and the reasons of one case.
 
-    cell: int = 40
-    """A label of an axis, a value of a score, the name of a tool."""
+    Keys, labels, scores and names of tools are the same for any size: rows are filtered by them.
+    """
+
     text: int = 600
     """The prompt and the answer in a row."""
     detail: int = 4_000
@@ -84,7 +89,10 @@ class CaseColumns:
 
     name: str
     """Name of the batch."""
+    names: CaseNames = field(default_factory=CaseNames)
+    """Numbers and short texts of the rows and variants."""
     axes: tuple[str, ...] = ()
+    """Axes with a column, those with several labels first."""
     scores: tuple[str, ...] = ()
     """Names of the scores with a column; the label of the person first."""
     deciding: frozenset[str] = frozenset()
@@ -110,6 +118,8 @@ class _Column:
     look: str = ""
     is_choice: bool = False
     """A person filters by one of its values."""
+    most: int = 1
+    """Values that a row shows; a person filters by the others, too."""
 
 
 def columns_of_cases(
@@ -124,23 +134,24 @@ def columns_of_cases(
         options: `label`, `scale`, `by` and `is_blind` of `CaseColumns`.
     """
     columns = CaseColumns(name=name, **options)
-    axes: dict[str, None] = {}
+    results = [*results]
+    names = names_of_cases(results)
     by_name: dict[str, list[ScoreRecord]] = {columns.label: [], **{n: [] for n in scores}}
     prompts: dict[str, str] = {}
     has_attempts, has_shared_prompts = False, True
     for result in results:
-        axes |= dict.fromkeys(result.labels)
         has_attempts = has_attempts or result.attempt > 1
         if result.prompt:
             shared = prompts.setdefault(result.row_key, result.prompt)
             has_shared_prompts = has_shared_prompts and shared == result.prompt
         for score in result.scores:
             by_name.setdefault(score.scorer, []).append(score)
-    names = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
+    scored = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
     return replace(
         columns,
-        axes=() if columns.is_blind else tuple(axes)[:_MAX_AXES],
-        scores=tuple(names)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
+        names=names,
+        axes=() if columns.is_blind else tuple(names.varying())[:_MAX_AXES],
+        scores=tuple(scored)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
         deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),
         has_attempts=has_attempts,
         has_prompt=has_shared_prompts or not columns.is_blind,
@@ -200,14 +211,14 @@ def verdict_counts(results: Iterable[CaseResult], columns: CaseColumns) -> dict[
 def _columns(columns: CaseColumns) -> Iterator[_Column]:
     yield _Column("row", "row")
     for number, axis in enumerate(columns.axes):
-        yield _Column(f"axis{number}", _cut(axis, 40), is_choice=True)
+        yield _Column(f"axis{number}", short_text(axis, 40), is_choice=True)
     if not columns.is_blind:
         yield _Column("verdict", "verdict", is_choice=True)
     for number, name in enumerate(columns.scores):
         # Its labels change in the page; a score of the same name is a column like others.
         field = "label" if number == 0 else f"score{number}"
-        yield _Column(field, _cut(name, 40), "nba-value", is_choice=True)
-    yield _Column("tools", "tools", is_choice=True)
+        yield _Column(field, short_text(name, 40), "nba-value", is_choice=True, most=_MAX_VALUES)
+    yield _Column("tools", "tools", is_choice=True, most=_MAX_TOOLS)
     if not columns.is_blind:
         yield _Column("cost", "cost", "nba-r")
         yield _Column("time", "time", "nba-r")
@@ -236,7 +247,7 @@ def row_node(
     chars = chars or CaseChars()
     cells = _cells(columns, result, chars)
     if not is_live:
-        return h("tr", "", *(_plain_cell(c.look, *cells[c.field]) for c in _columns(columns)))
+        return h("tr", "", *(_plain_cell(c, *cells[c.field]) for c in _columns(columns)))
     first, *others = _columns(columns)
     unfold = h("button", "nba-unfold", cells[first.field][0][0], data_do="unfold")
     return h(
@@ -245,7 +256,14 @@ def row_node(
         h("td", "", unfold),
         *(_live_cell(column, *cells[column.field]) for column in others),
         data_key=str(number),
+        data_row=columns.names.row_number(result),
+        data_variant=None if columns.is_blind else columns.names.variant_number(result),
+        data_answer=sha256_hex(_answer(result))[:_HASH_CHARS],
     )
+
+
+def _answer(result: CaseResult) -> str:
+    return result.text if result.status == "ok" else f"{result.why} {result.text}"
 
 
 _Cell = tuple[list[str], str | None, str]
@@ -254,28 +272,27 @@ _Cell = tuple[list[str], str | None, str]
 
 def _cells(columns: CaseColumns, result: CaseResult, chars: CaseChars) -> dict[str, _Cell]:
     """Return the cells of a case by the fields of the columns."""
-    key = _cut(result.row_key, chars.cell * 2) or "(no key)"
+    key = columns.names.key(result)
     verdict = verdict_of(result, columns.deciding)
     ms, usd = result.duration_ms, result.cost_usd
-    answer = result.text if result.status == "ok" else f"{result.why} {result.text}"
     cells: dict[str, _Cell] = {
         "row": ([f"{key} · {result.attempt}" if columns.has_attempts else key], None, ""),
         "verdict": ([verdict], str([*_RANKS].index(verdict)), _RANKS[verdict][1]),
-        "tools": (_tool_names(result, chars.cell), None, ""),
+        "tools": ([short_text(tool.name, _TOOL_CHARS) for tool in result.tools], None, ""),
         "cost": ([] if usd is None else [format_cost(usd)], _number(usd), ""),
         "time": ([] if ms is None else [format_duration(ms)], _number(ms), ""),
         "prompt": ([_cut_prose(result.prompt, chars.text // 2)], None, ""),
         "answer": (
-            [_cut_prose(answer, chars.text)],
+            [_cut_prose(_answer(result), chars.text)],
             None,
             "nba-error" if verdict in ("failed", "no answer") else "",
         ),
     }
     for number, axis in enumerate(columns.axes):
-        cells[f"axis{number}"] = ([_cut(result.labels.get(axis, ""), chars.cell)], None, "")
+        cells[f"axis{number}"] = ([columns.names.label(axis, result)], None, "")
     for number, name in enumerate(columns.scores):
         cells["label" if number == 0 else f"score{number}"] = _score_cell(
-            shown_scores(columns, result, name), chars.cell, is_deciding=name in columns.deciding
+            shown_scores(columns, result, name), is_deciding=name in columns.deciding
         )
     return cells
 
@@ -290,54 +307,38 @@ def shown_scores(columns: CaseColumns, result: CaseResult, name: str = "") -> li
     ]
 
 
-def _score_cell(scores: Sequence[ScoreRecord], chars: int, *, is_deciding: bool) -> _Cell:
+def _score_cell(scores: Sequence[ScoreRecord], *, is_deciding: bool) -> _Cell:
     """Return the cell of a score, with a value for each person that gave one."""
     numbers = [float(s.value) for s in scores if isinstance(s.value, bool | int | float)]
     is_bad = is_deciding and 0 in numbers
     value = _number(fmean(numbers)) if numbers else None
-    texts = [score_text(s, chars) for s in scores[:_MAX_VALUES]]
-    texts += [f"+{len(scores) - _MAX_VALUES} more"] if len(scores) > _MAX_VALUES else []
-    return texts, value, "nba-error" if is_bad else ""
+    return [score_text(s) for s in scores], value, "nba-error" if is_bad else ""
 
 
-def score_text(score: ScoreRecord, chars: int = 40) -> str:
+def score_text(score: ScoreRecord, chars: int = LABEL_CHARS) -> str:
     """Print the value of a score: `yes`, `0.25`, a label, or `error`."""
     value = score.value
     if value is None:
         return "error" if score.error else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _cut(value, chars) if isinstance(value, str) else f"{value:.4g}"
+    return short_text(value, chars) if isinstance(value, str) else f"{value:.4g}"
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
-
-
-def _tool_names(result: CaseResult, chars: int) -> list[str]:
-    names = [_cut(tool.name, chars) for tool in result.tools[:_MAX_TOOLS]]
-    more = len(result.tools) - len(names)
-    return [*names, f"+{more} more"] if more > 0 else names
+    return None if value is None else repr(float(value))
 
 
 def _live_cell(column: _Column, values: list[str], value: str | None, look: str) -> Node:
     cls = " ".join(filter(None, (look, column.look)))
-    if not column.is_choice:
-        return h("td", cls, *filter(None, values), value=value)
-    # Not in the order of Tab: the choices above the table do the same.
-    buttons = [
-        h("button", "nba-pick", text, data_do="pick", tabindex="-1") for text in values if text
-    ]
-    return h("td", cls, *buttons, value=value)
+    # The page draws the values of a choice as buttons.
+    return h("td", cls, *values, value=value)
 
 
-def _plain_cell(column_look: str, values: list[str], value: str | None, look: str) -> Node:
-    is_number = column_look == "nba-r"
-    return h("td", look or ("nba-r" if is_number else "nba-l"), ", ".join(filter(None, values)))
-
-
-def _cut(text: str, chars: int) -> str:
-    return one_line(sanitize_value(text[: chars * 4]), chars)
+def _plain_cell(column: _Column, values: list[str], value: str | None, look: str) -> Node:
+    more = len(values) - column.most
+    shown = [*filter(None, values[: column.most]), *([f"+{more} more"] if more > 0 else [])]
+    return h("td", look or ("nba-r" if column.look == "nba-r" else "nba-l"), ", ".join(shown))
 
 
 def _cut_prose(text: str, chars: int) -> str:
@@ -366,8 +367,13 @@ def page_node(
         state: state of the batch, such as `Running`.
         is_file: True for a file without a kernel, whose labels are exported.
     """
+    all_notes = [*notes, _axes_note(columns)]
     heads = [
-        h("th", c.look, h("button", "nba-order", c.title, data_do="order"), data_field=c.field)
+        h(
+            *("th", c.look, h("button", "nba-order", c.title, data_do="order")),
+            data_field=c.field,
+            max=str(c.most) if c.is_choice else None,
+        )
         for c in _columns(columns)
     ]
     table = h(
@@ -381,9 +387,9 @@ def page_node(
         "div",
         f"{ROOT_CLASS} nba-cases",
         head_part(columns, results, state),
-        _filters(columns, results),
+        _filters(columns),
         _label_bar(columns, is_file=is_file),
-        h("div", "nba-wide nba-shown", role="status"),
+        h("div", "nba-wide nba-shown", role="status", title=_SEARCHED[is_file]),
         h(
             "div",
             "nba-case-scroll",
@@ -392,12 +398,36 @@ def page_node(
             role="region",
             aria_label="table of cases",
         ),
-        h("div", "nba-foot", *(line("nba-note", note) for note in notes), h("small", "", _KEYS)),
+        h(
+            "div",
+            "nba-foot",
+            *(line("nba-note", note) for note in all_notes),
+            h("small", "", _KEYS),
+        ),
         role="group",
-        aria_label=f"all cases of {_cut(columns.name, 80)}",
+        aria_label=f"all cases of {short_text(columns.name, 80)}",
         data_run=CASES_KEY,
         data_lm_suppress_shortcuts="true",
     )
+
+
+_SEARCHED = {
+    False: f"in the first {CaseChars().text} characters of the answers and {CaseChars().text // 2} "
+    "of the prompts",
+    True: "in the texts of this file, where long ones are cut",
+}
+"""What the filter by words looks at, by whether the page is a file."""
+
+
+def _axes_note(columns: CaseColumns) -> str:
+    """Name the axes without a column; empty if all have one."""
+    others = [] if columns.is_blind else columns.names.varying()[len(columns.axes) :]
+    if not others:
+        return ""
+    more = len(others) - _MAX_NAMED
+    named = ", ".join(short_text(axis, LABEL_CHARS) for axis in others[:_MAX_NAMED])
+    also = f" and {more:,} more" if more > 0 else ""
+    return f"Without a column: {named}{also}; {_HAS_ALL} has all"
 
 
 _KEYS = (
@@ -410,7 +440,7 @@ def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = 
     """Draw the name of the batch and the counts of the verdicts, as one part."""
     counts = {} if columns.is_blind else verdict_counts(results, columns)
     facts = [f"{_RANKS[verdict][0]} {n:,} {verdict}" for verdict, n in counts.items()]
-    name = _cut(columns.name, 80)
+    name = short_text(columns.name, 80)
     total = pluralize(len(results), "case")
     return h(
         "div",
@@ -424,9 +454,9 @@ def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = 
     )
 
 
-def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
+def _filters(columns: CaseColumns) -> Node:
     """Draw the field and the choices that filter the rows, and the choice of two variants."""
-    field = h(
+    search = h(
         "input",
         "nba-find",
         type="search",
@@ -447,17 +477,17 @@ def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
     ]
     steps = [h("button", "", "Next failure", type="button", data_do="next")]
     clear = h("button", "", "Show all", type="button", data_do="all")
-    compared = [] if columns.is_blind else [_comparison(results)]
+    compared = [] if columns.is_blind else [_comparison(columns.names)]
     shown = [] if columns.is_blind else steps
-    return h("div", "nba-case-form", field, *choices, clear, *shown, *filter(None, compared))
+    return h("div", "nba-case-form", search, *choices, clear, *shown, *filter(None, compared))
 
 
-def _comparison(results: Sequence[CaseResult]) -> Node | None:
+def _comparison(names: CaseNames) -> Node | None:
     """Draw the choice of two variants that are shown side by side."""
-    variants = list(dict.fromkeys(result.variant for result in results))
+    variants = names.variant_texts()
     if len(variants) < 2:
         return None
-    options = [h("option", "", _cut(name, 80), value=str(n)) for n, name in enumerate(variants)]
+    options = [h("option", "", name, value=str(n)) for n, name in enumerate(variants)]
     none = h("option", "", "–", value="")
     changed = h("input", "", type="checkbox", data_field="changed")
     return h(
@@ -490,7 +520,7 @@ def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
     return h(
         "div",
         "nba-case-form nba-labels",
-        h("span", "nba-lab", f"Label “{_cut(columns.label, 40)}” ({keys}) "),
+        h("span", "nba-lab", f"Label “{short_text(columns.label, 40)}” ({keys}) "),
         *buttons,
         reason,
         *exports,
@@ -523,7 +553,7 @@ def saved_node(
         h("div", "nba-wide nba-wide-table", table),
         *(line("nba-wide nba-note", text) for text in notes),
         role="group",
-        aria_label=f"cases of {_cut(columns.name, 80)}",
+        aria_label=f"cases of {short_text(columns.name, 80)}",
     )
 
 
@@ -563,7 +593,7 @@ def case_node(
 def _row_cells(result: CaseResult, chars: CaseChars) -> list[tuple[str, ...]]:
     limit = chars.detail // 4
     return [
-        (_cut(str(name), chars.cell), _clean(value_text(value, enough=limit), limit))
+        (short_text(str(name), LABEL_CHARS), _clean(value_text(value, enough=limit), limit))
         for name, value in [*result.cells.items()][: _most_rows(chars)]
     ]
 
@@ -574,9 +604,9 @@ def _score_rows(
     scores = shown_scores(columns, result)
     rows = [
         (
-            _cut(score.scorer, chars.cell),
-            score_text(score, chars.cell),
-            _cut(score.by, chars.cell),
+            short_text(score.scorer, LABEL_CHARS),
+            score_text(score),
+            short_text(score.by, LABEL_CHARS),
             _clean(score.reason or score.error or "", chars.detail // 4),
         )
         for score in scores[: _most_rows(chars)]
@@ -609,7 +639,7 @@ def _short_run(columns: CaseColumns, result: CaseResult, limit: int) -> list[Nod
         result.stop_reason if result.status != "ok" else "",
     ]
     calls = [
-        f"{_cut(t.name, 40)} × {t.calls:,}" + (f" ({t.failed:,} failed)" if t.failed else "")
+        f"{short_text(t.name, 40)} × {t.calls:,}" + (f" ({t.failed:,} failed)" if t.failed else "")
         for t in result.tools[: _MAX_TOOLS * 2]
     ]
     return [
