@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from html import escape
 
@@ -110,7 +111,8 @@ def _within(
     made: dict[int, tuple[str, str]] = {}
     for number in (*first, *others):
         made[number] = _fitted(results[number], columns, case_bytes)
-        limit -= sum(len(text.encode("utf-8", "replace")) + 1 for text in made[number])
+        texts = (*made[number], results[number].run_id)
+        limit -= sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)
         if limit < 0:
             break
         fitting.append(number)
@@ -131,13 +133,16 @@ def _is_failure(result: CaseResult, columns: CaseColumns) -> bool:
 
 def _fitted(result: CaseResult, columns: CaseColumns, limit: int) -> tuple[str, str]:
     """Return a case as JSON with as much text as fits; the last size if none does."""
-    row = detail = ""
-    for chars in _SIZES:
+    made: dict[int, tuple[str, str]] = {}
+
+    def fits(size: int) -> bool:
+        chars = _SIZES[size]
         row = _json(row_node(columns, 99_999, result, chars))
-        detail = _json(case_node(columns, result, chars=chars))
-        if len((row + detail).encode("utf-8", "replace")) + 2 <= limit:
-            return row, detail
-    return row, "null"
+        made[size] = row, _json(case_node(columns, result, chars=chars))
+        return len("".join(made[size]).encode("utf-8", "replace")) + 2 <= limit
+
+    best = 0 if fits(0) else bisect_left(range(1, len(_SIZES)), True, key=fits) + 1
+    return made[best] if best < len(_SIZES) else (made[best - 1][0], "null")
 
 
 def _json(value: object) -> str:
