@@ -43,7 +43,10 @@ class CaseNames:
 
     def label(self, axis: str, result: CaseResult) -> str:
         """Return the shown label of a case."""
-        label = result.labels.get(axis, "")
+        return self.label_text(axis, result.labels.get(axis, ""))
+
+    def label_text(self, axis: str, label: str) -> str:
+        """Return the shown text of a label."""
         return self.labels.get(axis, {}).get(label) or short_text(label, LABEL_CHARS)
 
     def row_number(self, result: CaseResult) -> str:
