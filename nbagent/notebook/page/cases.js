@@ -503,7 +503,7 @@ function createCases(root, source, before) {
   /** Says how to filter by a column. */
   function hint() {
     const names = new Set([...fields.keys(), ...cellNames]);
-    return ". Words are looked for in all texts; column:value, column=value and cost>0 in one " +
+    return ". Words are looked for in these texts; column:value, column=value and cost>0 in one " +
       `column: ${[...names].slice(0, MAX_NAMES).join(", ")}`;
   }
 
