@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
@@ -38,15 +39,16 @@ _BLOCK = 50
 """Cases in one block of JSON; a block is parsed when it is needed."""
 _PARTS = ("build", "clicks", "cases", "case_file")
 _SIZES = (
-    CaseChars(40, 600, 1_600),
-    CaseChars(40, 500, 800),
-    CaseChars(40, 300, 400),
-    CaseChars(30, 150, 150),
-    CaseChars(20, 80, 60),
-    CaseChars(10, 40, 20),
-    CaseChars(4, 10, 4),
+    CaseChars(600, 1_600),
+    CaseChars(500, 800),
+    CaseChars(300, 400),
+    CaseChars(150, 150),
+    CaseChars(80, 60),
+    CaseChars(40, 20),
+    CaseChars(10, 4),
 )
 """Shown characters, the most first: a case gets the first that fits its bytes."""
+_CALL_CHARS = 100
 _HEAD = (
     '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
     '<meta http-equiv="Content-Security-Policy" content="default-src \'none\'; '
@@ -127,7 +129,8 @@ def _within(
         run_id = results[number].run_id
         record = load(run_id) if load and run_id and not columns.is_blind else None
         made[number] = _fitted(results[number], columns, case_bytes, record)
-        limit -= sum(len(text.encode("utf-8", "replace")) + 1 for text in made[number])
+        texts = (*made[number], run_id)
+        limit -= sum(len(text.encode("utf-8", "replace")) + 1 for text in texts)
         if limit < 0:
             break
         fitting.append(number)
@@ -150,13 +153,18 @@ def _fitted(
     result: CaseResult, columns: CaseColumns, limit: int, record: RunRecord | None
 ) -> tuple[str, str]:
     """Return a case as JSON with as much text as fits; the last size if none does."""
-    row = detail = ""
-    for chars in _SIZES:
+    made: dict[int, tuple[str, str]] = {}
+
+    def fits(size: int) -> bool:
+        chars = _SIZES[size]
         row = _json(row_node(columns, 99_999, result, chars))
-        detail = _json(case_node(columns, result, record=record, chars=chars))
-        if len((row + detail).encode("utf-8", "replace")) + 2 <= limit:
-            return row, detail
-    return row, "null"
+        # Calls of a few characters say nothing.
+        calls = record if chars.detail >= _CALL_CHARS else None
+        made[size] = row, _json(case_node(columns, result, record=calls, chars=chars))
+        return len("".join(made[size]).encode("utf-8", "replace")) + 2 <= limit
+
+    best = 0 if fits(0) else bisect_left(range(1, len(_SIZES)), True, key=fits) + 1
+    return made[best] if best < len(_SIZES) else (made[best - 1][0], "null")
 
 
 def _json(value: object) -> str:

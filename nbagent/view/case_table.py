@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
+from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.case_results import CaseResult, CaseStatus, joint_scores
 from nbagent.contracts.records import RunRecord, ScoreRecord
+from nbagent.view.case_names import LABEL_CHARS, CaseNames, names_of_cases, short_text
 from nbagent.view.case_steps import step_nodes
 from nbagent.view.node import Node, h, line
 from nbagent.view.printers import html, plain_text
@@ -25,7 +27,6 @@ from nbagent.view.text_format import (
     one_line,
     pluralize,
     sanitize_prose,
-    sanitize_value,
     truncate,
     value_text,
 )
@@ -56,6 +57,7 @@ _OF_STATUS: Mapping[CaseStatus, Verdict] = {
     "failed": "failed",
     "ended": "no answer",
 }
+_MAX_NAMED = 12
 _MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
 _MAX_CELLS, _EXPECTED_CHARS = 2, 120
 _EXPECTED = frozenset({"expected", "target", "truth", "gold", "label", "correct"})
@@ -64,6 +66,8 @@ _MAX_FILTERED = 12
 _LEGEND_CHARS, _ALL_LEGEND_CHARS, _MAX_LEGEND = 4_000, 40_000, 40
 _HALF = 0.5
 """The mean of several people's 0 and 1 is right from here on."""
+_HASH_CHARS = 12
+_TOOL_CHARS = 80
 _MAX_VALUES = 4
 """Scores of one name that a row shows."""
 _MAX_DETAIL_ROWS, _FEW_ROWS, _FEW_CHARS = 16, 3, 200
@@ -75,10 +79,11 @@ _TEXT_ROWS = 20
 
 @dataclass(frozen=True, slots=True)
 class CaseChars:
-    """Shown characters of the texts of one case."""
+    """Shown characters of the prompt, the answer and the reasons of one case.
 
-    cell: int = 40
-    """A label of an axis, a value of a score, the name of a tool."""
+    Keys, labels, scores and names of tools are the same for any size: rows are filtered by them.
+    """
+
     text: int = 600
     """The prompt and the answer in a row."""
     detail: int = 4_000
@@ -91,7 +96,10 @@ class CaseColumns:
 
     name: str
     """Name of the batch."""
+    names: CaseNames = field(default_factory=CaseNames)
+    """Numbers and short texts of the rows and variants."""
     axes: tuple[str, ...] = ()
+    """Axes with a column, those with several labels first."""
     scores: tuple[str, ...] = ()
     """Names of the scores with a column; the label of the person first."""
     deciding: frozenset[str] = frozenset()
@@ -121,6 +129,8 @@ class _Column:
     look: str = ""
     is_choice: bool = False
     """A person filters by one of its values."""
+    most: int = 1
+    """Values that a row shows; a person filters by the others, too."""
 
 
 def columns_of_cases(
@@ -135,14 +145,14 @@ def columns_of_cases(
         options: `label`, `scale`, `by`, `is_blind` and `legend` of `CaseColumns`.
     """
     columns = CaseColumns(name=name, **options)
-    axes: dict[str, None] = {}
+    results = [*results]
+    names = names_of_cases(results)
     by_name: dict[str, list[ScoreRecord]] = {columns.label: [], **{n: [] for n in scores}}
     prompts: dict[str, str] = {}
     has_attempts, has_shared_prompts = False, True
     longest: dict[str, int] = {}
     used: set[str] = set()
     for result in results:
-        axes |= dict.fromkeys(result.labels)
         has_attempts = has_attempts or result.attempt > 1
         for column, cell in result.cells.items():
             size = len(cell) if isinstance(cell, str) else 0
@@ -153,12 +163,13 @@ def columns_of_cases(
         for score in result.scores:
             by_name.setdefault(score.scorer, []).append(score)
             used.update(score.row or ())
-    names = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
+    scored = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
     return replace(
         columns,
+        names=names,
         cells=_expected_columns(longest, used),
-        axes=() if columns.is_blind else tuple(axes)[:_MAX_AXES],
-        scores=tuple(names)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
+        axes=() if columns.is_blind else tuple(names.varying())[:_MAX_AXES],
+        scores=tuple(scored)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
         deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),
         has_attempts=has_attempts,
         has_prompt=has_shared_prompts or not columns.is_blind,
@@ -229,21 +240,21 @@ def verdict_counts(results: Iterable[CaseResult], columns: CaseColumns) -> dict[
 def _columns(columns: CaseColumns) -> Iterator[_Column]:
     yield _Column("row", "row")
     for number, axis in enumerate(columns.axes):
-        yield _Column(f"axis{number}", _cut(axis, 40), is_choice=True)
+        yield _Column(f"axis{number}", short_text(axis, 40), is_choice=True)
     if not columns.is_blind:
         yield _Column("verdict", "verdict", is_choice=True)
     for number, name in enumerate(columns.scores):
         # Its labels change in the page; a score of the same name is a column like others.
         field = "label" if number == 0 else f"score{number}"
-        yield _Column(field, _cut(name, 40), "nba-value", is_choice=True)
-    yield _Column("tools", "tools", is_choice=True)
+        yield _Column(field, short_text(name, 40), "nba-value", is_choice=True, most=_MAX_VALUES)
+    yield _Column("tools", "tools", is_choice=True, most=_MAX_TOOLS)
     if not columns.is_blind:
         yield _Column("cost", "cost", "nba-r")
         yield _Column("time", "time", "nba-r")
     if columns.has_prompt:
         yield _Column("prompt", "prompt text", "nba-long")
     for number, name in enumerate(columns.cells):
-        yield _Column(f"cell{number}", _cut(name, 40))
+        yield _Column(f"cell{number}", short_text(name, 40))
     yield _Column("answer", "answer", "nba-long")
 
 
@@ -267,7 +278,7 @@ def row_node(
     chars = chars or CaseChars()
     cells = _cells(columns, result, chars)
     if not is_live:
-        return h("tr", "", *(_plain_cell(c.look, *cells[c.field]) for c in _columns(columns)))
+        return h("tr", "", *(_plain_cell(c, *cells[c.field]) for c in _columns(columns)))
     first, *others = _columns(columns)
     unfold = h("button", "nba-unfold", cells[first.field][0][0], data_do="unfold")
     return h(
@@ -276,16 +287,23 @@ def row_node(
         h("td", "", unfold),
         *(_live_cell(column, *cells[column.field]) for column in others),
         data_key=str(number),
-        value=_filtered_cells(result, chars.cell),
+        data_row=columns.names.row_number(result),
+        data_variant=None if columns.is_blind else columns.names.variant_number(result),
+        data_answer=sha256_hex(_answer(result))[:_HASH_CHARS],
+        value=_filtered_cells(result),
     )
 
 
-def _filtered_cells(result: CaseResult, chars: int) -> str | None:
+def _answer(result: CaseResult) -> str:
+    return result.text if result.status == "ok" else f"{result.why} {result.text}"
+
+
+def _filtered_cells(result: CaseResult) -> str | None:
     """Print the short cells of a row as JSON, by which the page filters it."""
     cells = {
-        _cut(str(name), 40): value_text(value, enough=chars)
+        short_text(str(name), LABEL_CHARS): value_text(value, enough=LABEL_CHARS)
         for name, value in [*result.cells.items()][:_MAX_FILTERED]
-        if isinstance(value, str | int | float) and len(str(value)) <= chars
+        if isinstance(value, str | int | float) and len(str(value)) <= LABEL_CHARS
     }
     return json.dumps(cells, ensure_ascii=False) if cells else None
 
@@ -296,34 +314,30 @@ _Cell = tuple[list[str], str | None, str]
 
 def _cells(columns: CaseColumns, result: CaseResult, chars: CaseChars) -> dict[str, _Cell]:
     """Return the cells of a case by the fields of the columns."""
-    key = _cut(result.row_key, chars.cell * 2) or "(no key)"
+    key = columns.names.key(result)
     verdict = verdict_of(result, columns.deciding)
     ms, usd = result.duration_ms, result.cost_usd
-    answer = result.text if result.status == "ok" else f"{result.why} {result.text}"
     cells: dict[str, _Cell] = {
         "row": ([f"{key} · {result.attempt}" if columns.has_attempts else key], None, ""),
         "verdict": ([verdict], str([*_RANKS].index(verdict)), _RANKS[verdict][1]),
-        "tools": (_tool_names(result, chars.cell), None, ""),
+        "tools": ([short_text(tool.name, _TOOL_CHARS) for tool in result.tools], None, ""),
         "cost": ([] if usd is None else [format_cost(usd)], _number(usd), ""),
         "time": ([] if ms is None else [format_duration(ms)], _number(ms), ""),
         "prompt": ([_cut_prose(result.prompt, chars.text // 2)], None, ""),
         "answer": (
-            [_cut_prose(answer, chars.text)],
+            [_cut_prose(_answer(result), chars.text)],
             None,
             "nba-error" if verdict in ("failed", "no answer") else "",
         ),
     }
     for number, axis in enumerate(columns.axes):
-        cells[f"axis{number}"] = ([_cut(result.labels.get(axis, ""), chars.cell)], None, "")
+        cells[f"axis{number}"] = ([columns.names.label(axis, result)], None, "")
     for number, name in enumerate(columns.cells):
-        text = value_text(result.cells.get(name, ""), enough=chars.cell * 3)
-        cells[f"cell{number}"] = ([_cut(text, chars.cell * 3)], None, "")
+        text = value_text(result.cells.get(name, ""), enough=_EXPECTED_CHARS)
+        cells[f"cell{number}"] = ([short_text(text, _EXPECTED_CHARS)], None, "")
     for number, name in enumerate(columns.scores):
         cells["label" if number == 0 else f"score{number}"] = _score_cell(
-            shown_scores(columns, result, name),
-            chars.cell,
-            columns.by,
-            is_deciding=name in columns.deciding,
+            shown_scores(columns, result, name), columns.by, is_deciding=name in columns.deciding
         )
     return cells
 
@@ -344,57 +358,42 @@ def _person_of(score: ScoreRecord, by: str) -> str:
     return f"({score.by})" if is_other and ":" not in score.by else ""
 
 
-def _score_cell(scores: Sequence[ScoreRecord], chars: int, by: str, *, is_deciding: bool) -> _Cell:
+def _score_cell(scores: Sequence[ScoreRecord], by: str, *, is_deciding: bool) -> _Cell:
     """Return the cell of a score, with a value for each person that gave one."""
     numbers = [float(s.value) for s in scores if isinstance(s.value, bool | int | float)]
     is_bad = is_deciding and 0 in numbers
     value = _number(fmean(numbers)) if numbers else None
     texts = [
-        " ".join(filter(None, [score_text(s, chars), _cut(_person_of(s, by), chars)]))
-        for s in scores[:_MAX_VALUES]
+        " ".join(filter(None, [score_text(s), short_text(_person_of(s, by), LABEL_CHARS)]))
+        for s in scores
     ]
-    texts += [f"+{len(scores) - _MAX_VALUES} more"] if len(scores) > _MAX_VALUES else []
     return texts, value, "nba-error" if is_bad else ""
 
 
-def score_text(score: ScoreRecord, chars: int = 40) -> str:
+def score_text(score: ScoreRecord, chars: int = LABEL_CHARS) -> str:
     """Print the value of a score: `yes`, `0.25`, a label, or `error`."""
     value = score.value
     if value is None:
         return "error" if score.error else "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
-    return _cut(value, chars) if isinstance(value, str) else f"{value:.4g}"
+    return short_text(value, chars) if isinstance(value, str) else f"{value:.4g}"
 
 
 def _number(value: float | None) -> str | None:
-    return None if value is None else f"{value:.6g}"
-
-
-def _tool_names(result: CaseResult, chars: int) -> list[str]:
-    names = [_cut(tool.name, chars) for tool in result.tools[:_MAX_TOOLS]]
-    more = len(result.tools) - len(names)
-    return [*names, f"+{more} more"] if more > 0 else names
+    return None if value is None else repr(float(value))
 
 
 def _live_cell(column: _Column, values: list[str], value: str | None, look: str) -> Node:
     cls = " ".join(filter(None, (look, column.look)))
-    if not column.is_choice:
-        return h("td", cls, *filter(None, values), value=value)
-    # Not in the order of Tab: the choices above the table do the same.
-    buttons = [
-        h("button", "nba-pick", text, data_do="pick", tabindex="-1") for text in values if text
-    ]
-    return h("td", cls, *buttons, value=value)
+    # The page draws the values of a choice as buttons.
+    return h("td", cls, *values, value=value)
 
 
-def _plain_cell(column_look: str, values: list[str], value: str | None, look: str) -> Node:
-    is_number = column_look == "nba-r"
-    return h("td", look or ("nba-r" if is_number else "nba-l"), ", ".join(filter(None, values)))
-
-
-def _cut(text: str, chars: int) -> str:
-    return one_line(sanitize_value(text[: chars * 4]), chars)
+def _plain_cell(column: _Column, values: list[str], value: str | None, look: str) -> Node:
+    more = len(values) - column.most
+    shown = [*filter(None, values[: column.most]), *([f"+{more} more"] if more > 0 else [])]
+    return h("td", look or ("nba-r" if column.look == "nba-r" else "nba-l"), ", ".join(shown))
 
 
 def _cut_prose(text: str, chars: int) -> str:
@@ -423,8 +422,13 @@ def page_node(
         state: state of the batch, such as `Running`.
         is_file: True for a file without a kernel, whose labels are exported.
     """
+    all_notes = [*notes, _axes_note(columns)]
     heads = [
-        h("th", c.look, h("button", "nba-order", c.title, data_do="order"), data_field=c.field)
+        h(
+            *("th", c.look, h("button", "nba-order", c.title, data_do="order")),
+            data_field=c.field,
+            max=str(c.most) if c.is_choice else None,
+        )
         for c in _columns(columns)
     ]
     table = h(
@@ -439,10 +443,10 @@ def page_node(
         f"{ROOT_CLASS} nba-cases",
         head_part(columns, results, state),
         _legend(columns),
-        _filters(columns, results),
+        _filters(columns),
         _label_bar(columns, is_file=is_file),
         h("div", "nba-wide nba-keys", _KEYS),
-        h("div", "nba-wide nba-shown", role="status"),
+        h("div", "nba-wide nba-shown", role="status", title=_SEARCHED[is_file]),
         h(
             "div",
             "nba-case-scroll",
@@ -451,12 +455,31 @@ def page_node(
             role="region",
             aria_label="table of cases",
         ),
-        h("div", "nba-foot", *(line("nba-note", note) for note in notes)),
+        h("div", "nba-foot", *(line("nba-note", note) for note in all_notes)),
         role="group",
-        aria_label=f"all cases of {_cut(columns.name, 80)}",
+        aria_label=f"all cases of {short_text(columns.name, 80)}",
         data_run=CASES_KEY,
         data_lm_suppress_shortcuts="true",
     )
+
+
+_SEARCHED = {
+    False: f"in the first {CaseChars().text} characters of the answers and {CaseChars().text // 2} "
+    "of the prompts",
+    True: "in the texts of this file, where long ones are cut",
+}
+"""What the filter by words looks at, by whether the page is a file."""
+
+
+def _axes_note(columns: CaseColumns) -> str:
+    """Name the axes without a column; empty if all have one."""
+    others = [] if columns.is_blind else columns.names.varying()[len(columns.axes) :]
+    if not others:
+        return ""
+    more = len(others) - _MAX_NAMED
+    named = ", ".join(short_text(axis, LABEL_CHARS) for axis in others[:_MAX_NAMED])
+    also = f" and {more:,} more" if more > 0 else ""
+    return f"Without a column: {named}{also}; {_HAS_ALL} has all"
 
 
 _KEYS = (
@@ -472,8 +495,9 @@ def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = 
     facts = [f"{_RANKS[verdict][0]} {n:,} {verdict}" for verdict, n in counts.items()]
     mine = (columns.label, columns.by)
     n_labelled = sum(any((s.scorer, s.by) == mine for s in r.scores) for r in results)
-    facts += [f"{n_labelled:,} labelled by {_cut(columns.by, 40)}"] if n_labelled else []
-    name = _cut(columns.name, 80)
+    by = short_text(columns.by, LABEL_CHARS)
+    facts += [f"{n_labelled:,} labelled by {by}"] if n_labelled else []
+    name = short_text(columns.name, 80)
     total = pluralize(len(results), "case")
     return h(
         "div",
@@ -496,13 +520,14 @@ def _legend(columns: CaseColumns) -> Node:
         h(
             "tr",
             "",
-            h("th", "", f"{_cut(axis, 40)} {_cut(label, 40)} = "),
+            h("th", "", f"{short_text(axis, LABEL_CHARS)} {shown} = "),
             h("td", "nba-plain", _clean(text, limit)),
             data_field=numbers[axis],
-            value=_cut(label, 40),
+            value=shown,
         )
         for axis, label, text in rows
         if axis in numbers
+        for shown in [columns.names.label_text(axis, label)]
     ]
     summary = h("summary", "", f"Texts of the variants ({len(trs):,})")
     table = h("table", "nba-named", h("tbody", "", *trs))
@@ -510,9 +535,9 @@ def _legend(columns: CaseColumns) -> Node:
     return h("div", "", legend, h("div", "nba-legend-diff"))
 
 
-def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
+def _filters(columns: CaseColumns) -> Node:
     """Draw the field and the choices that filter the rows, and the choice of two variants."""
-    field = h(
+    search = h(
         "input",
         "nba-find",
         type="search",
@@ -533,17 +558,17 @@ def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
     ]
     steps = [h("button", "", "Next failure", type="button", data_do="next")]
     clear = h("button", "", "Show all", type="button", data_do="all")
-    compared = [] if columns.is_blind else [_comparison(results)]
+    compared = [] if columns.is_blind else [_comparison(columns.names)]
     shown = [] if columns.is_blind else steps
-    return h("div", "nba-case-form", field, *choices, clear, *shown, *filter(None, compared))
+    return h("div", "nba-case-form", search, *choices, clear, *shown, *filter(None, compared))
 
 
-def _comparison(results: Sequence[CaseResult]) -> Node | None:
+def _comparison(names: CaseNames) -> Node | None:
     """Draw the choice of two variants that are shown side by side."""
-    variants = list(dict.fromkeys(result.variant for result in results))
+    variants = names.variant_texts()
     if len(variants) < 2:
         return None
-    options = [h("option", "", _cut(name, 80), value=str(n)) for n, name in enumerate(variants)]
+    options = [h("option", "", name, value=str(n)) for n, name in enumerate(variants)]
     none = h("option", "", "–", value="")
     changed = h("input", "", type="checkbox", data_field="changed")
     return h(
@@ -576,7 +601,7 @@ def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
     return h(
         "div",
         "nba-case-form nba-labels",
-        h("span", "nba-lab", f"Label “{_cut(columns.label, 40)}” ({keys}) "),
+        h("span", "nba-lab", f"Label “{short_text(columns.label, 40)}” ({keys}) "),
         *buttons,
         h("span", "nba-note nba-labelled"),
         reason,
@@ -610,7 +635,7 @@ def saved_node(
         h("div", "nba-wide nba-wide-table", table),
         *(line("nba-wide nba-note", text) for text in notes),
         role="group",
-        aria_label=f"cases of {_cut(columns.name, 80)}",
+        aria_label=f"cases of {short_text(columns.name, 80)}",
     )
 
 
@@ -652,7 +677,7 @@ def case_node(
 def _row_cells(result: CaseResult, chars: CaseChars) -> list[tuple[str, ...]]:
     limit = chars.detail // 4
     return [
-        (_cut(str(name), chars.cell), _clean(value_text(value, enough=limit), limit))
+        (short_text(str(name), LABEL_CHARS), _clean(value_text(value, enough=limit), limit))
         for name, value in [*result.cells.items()][: _most_rows(chars)]
     ]
 
@@ -663,9 +688,9 @@ def _score_rows(
     scores = shown_scores(columns, result)
     rows = [
         (
-            _cut(score.scorer, chars.cell),
-            score_text(score, chars.cell),
-            _cut(score.by, chars.cell),
+            short_text(score.scorer, LABEL_CHARS),
+            score_text(score),
+            short_text(score.by, LABEL_CHARS),
             _clean(score.reason or score.error or "", chars.detail // 4),
         )
         for score in scores[: _most_rows(chars)]
@@ -684,7 +709,7 @@ def _table(kind: str, rows: Sequence[Sequence[str]]) -> Node | None:
     if not rows:
         return None
     trs = [
-        h("tr", "", h("th", "", kind, " ", *n), *(h("td", "", v) for v in vs)) for n, *vs in rows
+        h("tr", "", h("th", "", f"{kind} {n}"), *(h("td", "", v) for v in vs)) for n, *vs in rows
     ]
     return h("table", "nba-named", *trs)
 
@@ -700,7 +725,7 @@ def _short_run(
         result.stop_reason if result.status != "ok" else "",
     ]
     calls = [
-        f"{_cut(t.name, 40)} × {t.calls:,}" + (f" ({t.failed:,} failed)" if t.failed else "")
+        f"{short_text(t.name, 40)} × {t.calls:,}" + (f" ({t.failed:,} failed)" if t.failed else "")
         for t in result.tools[: _MAX_TOOLS * 2]
     ]
     return [

@@ -138,6 +138,51 @@ def test_two_variants_are_compared_side_by_side(shown: Any, page: Page) -> None:
     expect(page.locator(COUNT)).to_have_text("24 of 24 cases")
 
 
+ALIKE = f"Be careful with refunds, {'please ' * 20}"
+
+
+def alike(n: int, side: str) -> CaseResult:
+    """A case whose key, label and answer differ from those of others only at their ends."""
+    return case(
+        n,
+        row_key=f"https://example.com/{'tickets/' * 12}{n}",
+        labels={"effort": "low", "system": ALIKE + side},
+        run_id=f"{n}{side}",
+        text=f"{words(110, n)} granted to {'both' if n else side}",
+        cost_usd=(0.3, 0.25, 1.5, 0.00004, 0.0012)[n],
+        tools=tuple(ToolUse(name=f"tool{m}", calls=1) for m in range(9 if n else 1)),
+        scores=(score("judge", -float(n)),),
+    )
+
+
+@pytest.mark.parametrize("is_live", [pytest.param(True, marks=pytest.mark.proof), False])
+def test_what_is_alike_at_its_beginning_is_not_mixed_up(
+    is_live: bool, page: Page, tmp_path: Path
+) -> None:
+    results = [alike(n, side) for n in range(5) for side in ("brief", "kind")]
+    if is_live:
+        LiveStage(page, Source(results))
+    else:
+        open_file(page, file_of(results, tmp_path), 10)
+    for column, rows in {"cost": "34102", "judge": "43210"}.items():
+        page.get_by_role("button", name=column, exact=True).click()
+        assert "".join(key[-1] for key in keys(page)[::2]) == rows
+    page.get_by_label("Filter by tools").select_option("tool8")
+    expect(page.locator(COUNT)).to_contain_text("8 of 10 cases: tools = tool8")
+    expect(page.locator("tr.nba-case").first).to_contain_text("+3 more")
+    page.get_by_role("button", name="Show all").click()
+    options = page.get_by_label("Filter by system").locator("option").all_text_contents()
+    assert [option.split()[-1] for option in options] == ["all", "brief", "kind"]
+    page.locator("[data-field=left]").select_option(index=1)
+    page.locator("[data-field=right]").select_option(index=2)
+    expect(page.locator(COUNT)).to_contain_text("5 of 5 pairs")
+    pairs = page.locator(".nba-pair").all_text_contents()
+    same = [("characters that are shown" in pair, pair.endswith("(the same)")) for pair in pairs]
+    assert same == [(False, True)] * 4 + [(True, False)]
+    page.get_by_label("Filter the rows by words").fill("tickets")
+    expect(page.locator(COUNT)).to_contain_text("600 characters" if is_live else "in the texts of")
+
+
 def test_a_kernels_page_stores_labels_by_keys(page: Page) -> None:
     stage = LiveStage(page, Source(cases(3)))
     page.locator(".nba-unfold").nth(1).focus()

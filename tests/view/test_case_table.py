@@ -9,7 +9,16 @@ import pytest
 
 from nbagent.contracts.case_results import CaseResult, ToolUse
 from nbagent.contracts.records import ScoreRecord
-from nbagent.view.case_table import case_node, cases_text, columns_of_cases, row_node, verdict_of
+from nbagent.view.case_names import short_texts
+from nbagent.view.case_table import (
+    CaseChars,
+    case_node,
+    cases_text,
+    columns_of_cases,
+    page_node,
+    row_node,
+    verdict_of,
+)
 from nbagent.view.node import text_of
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
@@ -99,3 +108,48 @@ def test_a_text_names_what_is_left_out() -> None:
     text = cases_text(columns, cases)
     assert "… 40 more cases; batch.frame() has all" in text
     assert "+3 more" in text
+
+
+URL = f"https://example.com/{'tickets/' * 12}"
+
+
+@pytest.mark.parametrize(
+    ("texts", "shown"),
+    [
+        (["a", "b"], ["a", "b"]),
+        ([f"{URL}1", f"{URL}2"], ["tickets/1", "tickets/2"]),
+        (
+            [f"Be careful with {'it ' * 60}{n} {'now ' * 60}" for n in "ab"],
+            ["it a now", "it b now"],
+        ),
+        ([f"{n}{'x' * 200}{m}" for n in "ab" for m in "ab"], ["ax", "xxb", "bx", "xxb"]),
+        (["a  b", "a b", "a\nb", "a b #2"], ["a b", "a b #2", "a b #3", "a b #2 #2"]),
+        (["x" * 9_000 + n for n in "ab"], ["x", "#2"]),
+    ],
+    ids=["short", "one end", "in the middle", "two places", "spaces", "too far"],
+)
+def test_short_texts_of_different_texts_differ(texts: list[str], shown: list[str]) -> None:
+    made = short_texts(texts, 40)
+    assert len({*made}) == len(texts)
+    assert all(part in text for part, text in zip(shown, made, strict=True))
+    assert all(len(text) <= 50 for text in made)
+
+
+def test_a_row_has_the_same_names_and_numbers_whatever_its_size() -> None:
+    labels = {"temperature": "0.1", "top_p": "1", "max_turns": "3", "effort": "low"}
+    cases = [
+        case(row_key=f"{URL}{n}", labels={**labels, "system": f"{URL}{name}"}, attempt=attempt)
+        for n in range(2)
+        for name in ("brief", "kind")
+        for attempt in (1, 2)
+    ]
+    columns = columns_of_cases(cases, "b")
+    assert columns.axes == ("system", "temperature", "top_p", "max_turns")
+    assert "Without a column: effort" in text_of(page_node(columns, cases))
+    rows: list[Any] = [row_node(columns, n, one) for n, one in enumerate(cases)]
+    numbers = [(row[1]["data-row"], row[1]["data-variant"]) for row in rows]
+    assert numbers[:5] == [("0.1", "0"), ("0.2", "0"), ("0.1", "1"), ("0.2", "1"), ("1.1", "0")]
+    small: list[Any] = [row_node(columns, 0, one, CaseChars(10, 4)) for one in cases]
+    assert [row[2:4] for row in small] == [row[2:4] for row in rows]
+    assert len({text_of(row[3]) for row in rows}) == 2
+    assert len({text_of(row[2]) for row in rows}) == 4

@@ -10,6 +10,10 @@ const BLOCK_ROWS = 15;
 const MAX_CHOICES = 200;
 // New values of many rows are written into the choices together.
 const CHOICES_MS = 100;
+// The end of a cut text.
+const CUT = " …";
+const NUMBER = /^\s*[-+]?(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\s*$/i;
+const COLLATOR = new Intl.Collator(undefined, { numeric: true });
 const FAILED = new Set(["wrong", "failed", "no answer"]);
 // Columns that a hint names.
 const MAX_NAMES = 16;
@@ -27,9 +31,10 @@ const CASE_KEYS = { j: "down", ArrowDown: "down", k: "up", ArrowUp: "up", n: "ne
 const YES_NO = { y: "1", x: "0" };
 
 /** A case: its row as a node, and what was read from it.
- * @typedef {{ key: string, node: any, text: string, values: Map<string, string[]>,
- *   sort: Map<string, string>, cells: Map<string, string>, row: any, open: any,
- *   detail: Picture | null }} Case */
+ * `pair` is its row and attempt, `variant` its variant's number, `answer` the hash of its answer.
+ * @typedef {{ key: string, node: any, text: string, pair: string, variant: string,
+ *   answer: string, values: Map<string, string[]>, sort: Map<string, string>,
+ *   cells: Map<string, string>, row: any, open: any, detail: Picture | null }} Case */
 
 /** Where the unfolded cases come from and where labels go.
  * @typedef {{ detail: (key: string) => Picture | null,
@@ -40,6 +45,14 @@ const YES_NO = { y: "1", x: "0" };
  * @typedef {{ search: string, picks: Map<string, string>, order: string, isDown: boolean,
  *   left: string, right: string, onlyChanged: boolean, current: string,
  *   open: Set<string> }} CaseChoices */
+
+/** Compare two cells as numbers if both are, else as texts; numbers come first.
+ * @param {string} a @param {string} b */
+function compareCells(a, b) {
+  const [isA, isB] = [NUMBER.test(a), NUMBER.test(b)];
+  if (isA && isB) return Number(a) - Number(b);
+  return Number(isB) - Number(isA) || COLLATOR.compare(a, b);
+}
 
 /** A name of a column as a person types it. @param {string} name @returns {string} */
 const plainName = (name) => name.toLowerCase().replace(/\s+/g, "");
@@ -123,6 +136,9 @@ function createCases(root, source, before) {
   const columns = heads.map(({ dataset }) => String(dataset.field));
   const headNodes = [...table.tHead.rows[0].childNodes];
   const axes = columns.filter((field) => field.startsWith("axis"));
+  /** Values that a row shows, of the columns by whose values a person filters. */
+  const most = new Map(heads.filter((head) => head.hasAttribute("max")).map((head) =>
+    [String(head.dataset.field), Number(head.getAttribute("max"))]));
   const failure = columns.includes("verdict") ? "verdict" : "";
   /** Fields of the columns by their titles. @type {Map<string, string>} */
   const fields = new Map(heads.map((head) => [plainName(head.textContent), head.dataset.field]));
@@ -158,14 +174,15 @@ function createCases(root, source, before) {
     const sort = new Map();
     cells.forEach((/** @type {any} */ cell, /** @type {number} */ index) => {
       const field = columns[index];
-      const buttons = cell.slice(2).filter((/** @type {any} */ child) => child[0] === "button");
-      values.set(field, (buttons.length ? buttons : cell.slice(2)).map(nodeText));
+      values.set(field, cell.slice(2).map(nodeText));
       sort.set(field, cell[1].value ?? nodeText(cell));
     });
     const own = Object.entries(JSON.parse(attributes.value ?? "{}"));
     const text = [nodeText(node), ...own.map(([, cell]) => cell)].join(" ").toLowerCase();
     return { key: attributes["data-key"], node, text, values, sort, row: null, open: null,
-      cells: new Map(own.map(([name, cell]) => [plainName(name), String(cell)])), detail: null };
+      cells: new Map(own.map(([name, cell]) => [plainName(name), String(cell)])), detail: null,
+      pair: attributes["data-row"], variant: attributes["data-variant"] ?? "",
+      answer: attributes["data-answer"] };
   }
 
   /** Values of a column that a person chooses from. @param {Case} item */
@@ -211,7 +228,7 @@ function createCases(root, source, before) {
     root.style.setProperty("--short", widths.map(([, narrow]) => narrow).join(" "));
   }
 
-  /** @param {Case} item */
+  /** The shown labels of a case. @param {Case} item */
   const variantOf = (item) => axes.map((field) => item.values.get(field)?.[0] ?? "").join(" · ");
   /** @param {Case | undefined} item */
   const verdictOf = (item) => item?.values.get(failure)?.[0] ?? "";
@@ -251,17 +268,12 @@ function createCases(root, source, before) {
   function pairUp() {
     pairs.clear();
     if (!isCompared()) return;
-    const name = (/** @type {string} */ side) =>
-      find(`select[data-field="${side}"]`).selectedOptions[0]?.textContent;
-    const rowOf = (/** @type {Case} */ item) => item.values.get("row")?.[0] ?? "";
-    const [left, right] = [name("left"), name("right")];
+    const { left, right } = choices;
     const others = new Map();
+    for (const item of cases.values()) if (item.variant === right) others.set(item.pair, item);
     for (const item of cases.values()) {
-      if (variantOf(item) === right) others.set(rowOf(item), item);
-    }
-    for (const item of cases.values()) {
-      const other = others.get(rowOf(item));
-      if (variantOf(item) === left && other && other !== item) pairs.set(item.key, other);
+      const other = others.get(item.pair);
+      if (item.variant === left && other && other !== item) pairs.set(item.key, other);
     }
   }
 
@@ -276,20 +288,35 @@ function createCases(root, source, before) {
     const { order, isDown } = choices;
     if (order) {
       const of = (/** @type {Case} */ item) => item.sort.get(order) ?? "";
-      const collator = new Intl.Collator(undefined, { numeric: true });
       // Empty cells are last in both directions.
       items.sort((a, b) => Number(!of(a)) - Number(!of(b)) ||
-        (isDown ? -1 : 1) * collator.compare(of(a), of(b)));
+        (isDown ? -1 : 1) * compareCells(of(a), of(b)));
     }
     return items.map(({ key }) => key);
   }
 
   // Drawing
 
+  /** A cell whose values are buttons, by which a person filters; some of many are hidden.
+   * @param {any} cell @param {string} field */
+  function picksOf([tag, attributes, ...values], field) {
+    const n = most.get(field) ?? values.length;
+    // Not in the order of Tab: the choices above the table do the same.
+    const buttons = values.map((/** @type {string} */ text, /** @type {number} */ index) =>
+      ["button", { class: "nba-pick", "data-do": "pick", tabindex: "-1",
+        ...index < n ? {} : { hidden: "" } }, text]);
+    const more = values.length - n;
+    const rest = more > 0 ? [["span", { class: "nba-note" }, ` +${more} more`]] : [];
+    return [tag, attributes, ...buttons, ...rest];
+  }
+
   /** The row of a case as DOM. @param {Case} item @returns {any} */
   function rowOf(item) {
     if (item.row) return item.row;
-    const row = build(item.node);
+    const [tag, attributes, ...cells] = item.node;
+    const row = build([tag, attributes, ...cells.map((/** @type {any} */ cell,
+      /** @type {number} */ index) => most.has(columns[index]) ? picksOf(cell, columns[index]) :
+      cell)]);
     row.setAttribute("role", "row");
     for (const cell of row.children) cell.setAttribute("role", "cell");
     row.firstChild.setAttribute("role", "rowheader");
@@ -306,21 +333,35 @@ function createCases(root, source, before) {
     button.setAttribute("aria-expanded", String(choices.open.has(item.key)));
   }
 
+  /** Two answers as nodes, with what differs. Their hashes say if they do: the texts may be cut.
+   * @param {Case} item @param {Case} other */
+  function sidesOf(item, other) {
+    const texts = [item, other].map((one) => one.values.get("answer")?.join("") ?? "");
+    if (item.answer === other.answer) return [[texts[0]], ["(the same)"]];
+    // What one side has cut is no difference.
+    const ends = texts.map((text) => text.endsWith(CUT) ? text.length - CUT.length : Infinity);
+    const end = Math.min(...ends);
+    const [a, b] = texts.map((text, n) => text.slice(0, Math.min(end, ends[n])));
+    const pieces = wordDiff(a, b);
+    const rest = end < Infinity ? [CUT] : [];
+    if (pieces.every(([op]) => op === "=")) {
+      return [[a, ...rest], [`(the same in the ${a.length} characters that are shown, then another)`]];
+    }
+    return ["-", "+"].map((side) => [...diffNodes(pieces, side), ...rest]);
+  }
+
   /** A pair of cases as one row: verdicts, and both answers with what differs.
    * @param {Case} item @returns {any} */
   function pairRow(item) {
     const other = /** @type {Case} */ (pairs.get(item.key));
-    const [a, b] = [item, other].map((one) => one.values.get("answer")?.join("") ?? "");
     const [from, to] = [verdictOf(item), verdictOf(other)];
-    const pieces = wordDiff(a, b);
-    const isEqual = pieces.every(([op]) => op === "=");
+    const [a, b] = sidesOf(item, other);
     const look = from === to ? "" : FAILED.has(to) ? "nba-error" : "nba-fine";
     const cells = [["td", { role: "rowheader" }, ["button", { class: "nba-unfold",
       "data-do": "unfold" }, item.values.get("row")?.[0] ?? ""]],
     ["td", { role: "cell", class: look }, from === to ? from : `${from} → ${to}`],
-    ["td", { role: "cell", class: "nba-side" }, ...diffNodes(pieces, "-")],
-    ["td", { role: "cell", class: "nba-side" }, ...isEqual ? ["(the same)"] :
-      diffNodes(pieces, "+")]];
+    ["td", { role: "cell", class: "nba-side" }, ...a],
+    ["td", { role: "cell", class: "nba-side" }, ...b]];
     const row = build(["tr", { role: "row", class: "nba-case nba-pair", "data-key": item.key },
       ...cells]);
     setRow(row, item);
@@ -442,10 +483,10 @@ function createCases(root, source, before) {
       const head = heads.find(({ dataset }) => dataset.field === field);
       return `${head?.textContent} = ${value}`;
     });
-    if (choices.search) picked.push(`“${choices.search}”`);
+    const line = find(".nba-shown");
+    if (choices.search) picked.push(`“${choices.search}” ${line.title}`);
     const text = `${shown.length} of ${total} ${kind}${picked.length ? `: ${picked.join(", ")}` : ""}` +
       changes() + (choices.search && !shown.length ? hint() : "");
-    const line = find(".nba-shown");
     if (line.textContent !== text) line.textContent = text;
   }
 
@@ -462,7 +503,7 @@ function createCases(root, source, before) {
   /** Says how to filter by a column. */
   function hint() {
     const names = new Set([...fields.keys(), ...cellNames]);
-    return ". Words are looked for in all texts; column:value, column=value and cost>0 in one " +
+    return ". Words are looked for in these texts; column:value, column=value and cost>0 in one " +
       `column: ${[...names].slice(0, MAX_NAMES).join(", ")}`;
   }
 
@@ -782,8 +823,8 @@ function createCases(root, source, before) {
       const index = columns.indexOf("label");
       if (!item || index < 0) return;
       const [tag, attributes, ...cells] = item.node;
-      const pick = ["button", { class: "nba-pick", "data-do": "pick", tabindex: "-1" }, text];
-      cells[index] = ["td", { class: "nba-value", value: text }, ...(text ? [pick] : [])];
+      const value = text === "yes" ? "1" : text === "no" ? "0" : text;
+      cells[index] = ["td", { class: "nba-value", value }, ...(text ? [text] : [])];
       putRow(key, [tag, attributes, ...cells]);
     },
     end() {
