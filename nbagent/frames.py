@@ -259,7 +259,7 @@ def read_notebook(
         documents = [document for saved in outputs for document in _documents(saved)]
         batch_documents = [document for document in documents if is_batch(document)]
         records, ids, problems = _decode_outputs(
-            [document for document in documents if not is_batch(document)]
+            [[document] for document in documents if not is_batch(document)]
         )
         problems += [ODD] if n_odd else []
         is_partial = bool(ids - {*records}) or bool(batch_documents)

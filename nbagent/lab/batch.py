@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from nbagent import runtime
 from nbagent.contracts.approval import CallPreview
-from nbagent.contracts.canonical import sha_of
+from nbagent.contracts.canonical import json_object, sha_of
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.records import toolset_sha
@@ -116,7 +116,8 @@ class Batch(BatchInStore):
         """A later call with the same name and data continues this batch."""
         before = batch_doc(self._store, self.name) or {}
         # Hashes of other columns cannot be compared with these.
-        known: dict[str, str] = before["rows"] if before.get("columns") == used else {}
+        is_same = before.get("columns") == used
+        known: dict[str, str] = (json_object(before.get("rows")) or {}) if is_same else {}
         if how.stale is None:
             refuse_other_data(self.name, known, rows)
         # Rows of earlier calls stay, so that a later call with them is still checked.
@@ -508,12 +509,12 @@ class Batch(BatchInStore):
         source: Any = self._table.data
         rows = source.iloc[[entry.planned.row_index for entry in self._entries]].copy()
         rows.columns = [*self._table.columns]
-        if self._map_options.key is not None:
-            return rows.reset_index(drop=True)
-        # The index holds the keys. As a column it survives files, and each row is there once.
-        rows = rows.reset_index(drop=True)
-        rows.insert(0, "row_key", [result.row_key for result in results])
-        return rows
+        # An index with keys becomes a column: so it survives files.
+        return rows.reset_index(drop=True)
+
+    @property
+    def _has_key_column(self) -> bool:
+        return self._map_options.key is not None
 
     def dry_run(self) -> Listing:
         """Estimate requests, tokens and USD, and list calls that would need approval."""

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import Case
-from nbagent.lab.plan import MapOptions, PlannedCase, Table
+from nbagent.lab.plan import MAX_CASES, MapOptions, PlannedCase, Table
 from nbagent.settings.options import RunOptions
 from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
@@ -115,12 +115,15 @@ class StoredTable:
 
 def planned_cases(batch: str, doc: Mapping[str, Any]) -> list[Case]:
     """Return the cases of a stored plan, in their order; none without a plan."""
-    shas = iter(doc.get("shas", ()))
+    shas, repeat = iter(doc.get("shas", ())), doc.get("repeat", 1)
+    n_cases = len(doc.get("keys", ())) * len(doc.get("variants", ())) * repeat
+    if not 0 <= n_cases <= MAX_CASES:
+        raise ValueError(f"{n_cases} cases")
     return [
         Case(batch=batch, row_key=key, variant=labels, attempt=attempt, sha=next(shas, ""))
         for key in doc.get("keys", ())
         for labels in doc["variants"]
-        for attempt in range(1, doc["repeat"] + 1)
+        for attempt in range(1, repeat + 1)
     ]
 
 

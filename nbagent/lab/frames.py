@@ -47,14 +47,18 @@ class Preflight:
     """Tools whose calls need an approval that nobody can give."""
 
 
-def frame_of_results(results: Sequence[CaseResult], table: DataFrame) -> DataFrame:
+def frame_of_results(
+    results: Sequence[CaseResult], table: DataFrame, *, has_key_column: bool
+) -> DataFrame:
     """Build the frame of `frame()`.
 
     Args:
         results: the cases.
         table: the columns of each case's row, in the order of the cases.
+        has_key_column: one of them holds the row keys, so that they need no column.
     """
     columns: dict[str, Any] = {}
+    keys = [] if has_key_column else ["row_key"]
     for axis in results[0].labels if results else ():
         columns[axis] = [result.labels[axis] for result in results]
     columns["attempt"] = [result.attempt for result in results]
@@ -63,9 +67,11 @@ def frame_of_results(results: Sequence[CaseResult], table: DataFrame) -> DataFra
     columns |= _output_columns(results)
     columns |= _score_columns(results)
     data: Any = table
-    data.columns = _column_names([str(name) for name in data.columns], columns.keys())
+    data.columns = _column_names([str(name) for name in data.columns], {*columns, *keys})
     for name, cells in columns.items():
         data[name] = cells
+    for name in keys:
+        data.insert(0, name, [result.row_key for result in results])
     return data
 
 
@@ -228,7 +234,8 @@ def read_results(
     if not entries:
         return ()
     batch, ids = entries[0].planned.case.batch, [entry.run_id for entry in entries]
-    runs: Any = _read_last_runs(store, "runs", entries).set_index("run_id").reindex(ids)
+    stored: Any = _read_last_runs(store, "runs", entries).set_index("run_id")
+    there, runs = {*stored.index}, stored.reindex(ids)
     by_column = {name: _plain_cells(runs[name]) for name in _OF_RUN}
     scores, uses = _scores_by_run(store, ids, versions), tool_uses(store, batch)
     recorded = recorded_usd(store, batch)
@@ -236,14 +243,16 @@ def read_results(
     results: list[CaseResult] = []
     for i, entry in enumerate(entries):
         case, run_ids = entry.planned.case, (*entry.earlier_ids, entry.run_id)
+        # A deleted run leaves its case open, also where the case was read before.
+        is_deleted = bool(entry.run_id) and entry.run_id not in there
         results.append(
             CaseResult(
                 row_key=case.row_key,
                 labels=entry.planned.variant.labels,
                 attempt=case.attempt,
                 cells=cells[i],
-                status=entry.status,
-                run_id=entry.run_id,
+                status="missing" if is_deleted else entry.status,
+                run_id="" if is_deleted else entry.run_id,
                 # A case that could not start has no run that holds its error.
                 why=entry.why,
                 prompt=by_column["prompt"][i] or "",

@@ -81,11 +81,17 @@ class BatchResults(ABC):
         type, `score_…`. A column of the table with one of these names is renamed to `row_…`.
         """
         results = self.results()
-        return frame_of_results(results, self._rows(results))
+        rows = self._rows(results)
+        return frame_of_results(results, rows, has_key_column=self._has_key_column)
+
+    @property
+    def _has_key_column(self) -> bool:
+        """True if a column of the table holds the row keys."""
+        return False
 
     def _rows(self, results: Sequence[CaseResult]) -> DataFrame:
         """Return the table's columns for each case, as a frame of its own."""
-        return frame_of([{"row_key": result.row_key, **result.cells} for result in results])
+        return frame_of([{**result.cells} for result in results])
 
     def cells(self, score: str | None = None) -> DataFrame:
         """Return one row per case with one score.

@@ -34,6 +34,8 @@ PERSON = "person"
 """Author of labels if no name is given."""
 _MAX_NAME_CHARS = 80
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_INVISIBLE = re.compile("[\u00ad\u200b\u2060-\u2064\ufeff]")
+"""Characters without a width, by which two names would look alike. Not U+200C: Persian has it."""
 _MAX_SCALE = 5
 """The page has buttons for labels 1 to 5."""
 _SEPARATOR = "─" * 60
@@ -91,7 +93,8 @@ def checked_person(by: object) -> str:
     name = " ".join(unicodedata.normalize("NFC", by).split()) if isinstance(by, str) else ""
     if not isinstance(by, str) or not name:
         raise UsageError(f"by={safe_repr(by, 100)}: give the name of the person, such as 'anna'")
-    if len(name) > _MAX_NAME_CHARS or _CONTROLS.search(by) or readable(name) != name:
+    is_visible = readable(name) == name and not (_CONTROLS.search(by) or _INVISIBLE.search(by))
+    if len(name) > _MAX_NAME_CHARS or not is_visible:
         raise UsageError(
             f"by={safe_repr(by, 100)} cannot name a person; use up to {_MAX_NAME_CHARS} visible "
             "characters"

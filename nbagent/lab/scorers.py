@@ -257,13 +257,24 @@ def scorer(
 
 
 def as_scorers(scorers_or_one: object) -> tuple[Scorer, ...]:
-    """Return scorers, made of functions where needed; raise UsageError if two have one name."""
+    """Return scorers, made of functions where needed; none for None.
+
+    Raises:
+        UsageError: two have one name, or one is no function.
+    """
+    if scorers_or_one is None:
+        return ()
     several = (
         cast("list[object]", scorers_or_one)
         if isinstance(scorers_or_one, list | tuple)
         else [scorers_or_one]
     )
-    scorers = [item if isinstance(item, Scorer) else scorer(cast("Any", item)) for item in several]
+
+    def made(item: object) -> Scorer:
+        # Not `scorer(item)`, which takes None for a decorator with options.
+        return FunctionScorer(cast("Any", item), name=None, version=1)
+
+    scorers = [item if isinstance(item, Scorer) else made(item) for item in several]
     names = [item.name for item in scorers]
     for name in names:
         if names.count(name) > 1:

@@ -176,8 +176,11 @@ class StoredBatch(BatchInStore):
         self.name, self._store = name, store
         self._doc: Mapping[str, Any] = doc
         self._table, self._planned = stored_table({}), list[Case]()
+        self._how: Mapping[str, Any] = {}
+        """Arguments of `map` that were stored; empty: none."""
         try:
-            self._table, self._planned = stored_table(doc), planned_cases(name, doc)
+            plan = stored_table(doc), planned_cases(name, doc), dict(doc.get("map", {}))
+            self._table, self._planned, self._how = plan
         except CORRUPT_ROW:
             self._doc = {}
 
@@ -214,13 +217,16 @@ class StoredBatch(BatchInStore):
         rows: Any = super()._rows(results)
         for column, dtype in zip(self._table.columns, self._table.dtypes, strict=True):
             rows[column] = with_dtype(rows[column], dtype)
-        has_key_column = self._doc.get("map", {}).get("key") in self._table.columns
-        return rows.drop(columns="row_key") if has_key_column else rows
+        return rows
+
+    @property
+    def _has_key_column(self) -> bool:
+        return self._how.get("key") in self._table.columns
 
     def continued(self, data: Any, agent: AgentOfBatch, **options: Any) -> BatchInStore:
         """Plan it again with its table and an agent, with the stored arguments of `map`."""
-        how = self._doc.get("map")
-        if how is None:
+        how = self._how
+        if not how:
             raise UsageError(
                 f"batch {self.name!r} {_NO_PLAN}; repeat the call of agent.map with its name"
             )

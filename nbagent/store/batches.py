@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nbagent.contracts.canonical import dump_json, load_json
+from nbagent.contracts.canonical import dump_json, json_object, load_json
 from nbagent.contracts.case_results import ToolUse
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import JUDGE_SUFFIX as JUDGE_SUFFIX
@@ -26,7 +26,7 @@ _DELETE_PREVIOUS_SCORES = (
     "AND (scorer = :root OR substr(scorer, 1, length(:root) + 1) = :root || '.')"
 )
 _SCORER_OF_NAME = (
-    "SELECT scored_by FROM scores WHERE run = ? AND scorer = ? AND version = ? "
+    "SELECT scored_by FROM scores WHERE run = ? AND scorer = ? "
     "AND (error IS NOT NULL OR doc IS NOT NULL)"
 )
 _SCORES_OF_RUNS = (
@@ -101,7 +101,9 @@ def batch_doc(store: Store, name: str) -> dict[str, Any] | None:
     """Load the document that `claim_batch` wrote last; None if there is no such batch."""
     with store.reading() as c:
         rows = select_rows(c, "batches", "WHERE name = ?", (text_cell(name),))
-    return rows[0].get("doc", {}) if rows else None
+    doc = rows[0].get("doc") if rows else None
+    # A damaged document counts as an empty one: the runs and scores are there without it.
+    return (json_object(doc) or {}) if rows else None
 
 
 def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
@@ -118,7 +120,7 @@ def claim_batch(store: Store, name: str, doc: Mapping[str, Any]) -> None:
                 raise UsageError(
                     f"batch {name!r} is at work in another process; wait for it, or stop it there"
                 )
-            if at_providers := row.get("doc", {}).get(PROVIDER_BATCHES):
+            if at_providers := (json_object(row.get("doc")) or {}).get(PROVIDER_BATCHES):
                 new_doc[PROVIDER_BATCHES] = at_providers
         upsert(c, "batches", [{"name": name, "doc": new_doc, "lease_id": store.lease_id}])
 
@@ -178,7 +180,7 @@ def _write_label(c: Connection, label: ScoreRecord) -> None:
     row = rows.fetchone()
     if row is None:
         raise UsageError(f"run {label.run_id[:8]} was deleted, so it cannot be labelled")
-    scorers = c.execute(_SCORER_OF_NAME, (row[0], text_cell(label.scorer), label.version))
+    scorers = c.execute(_SCORER_OF_NAME, (row[0], text_cell(label.scorer)))
     if scorer := scorers.fetchone():
         raise UsageError(
             f"score {label.scorer!r} of run {label.run_id[:8]} is by the scorer "

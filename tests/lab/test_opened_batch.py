@@ -57,12 +57,21 @@ def test_lists_and_other_values_of_a_table_come_back_as_text() -> None:
     assert nbagent.batch("b").frame()["n"].tolist() == ["[1,2]", '{"a":1}']
 
 
-def test_a_key_column_is_there_once() -> None:
-    table = pd.DataFrame({"ticket": ["a", "b"], "n": [1, 2]})
-    batch = ask(table, key="ticket").wait()
-    columns = batch.frame().columns.tolist()
-    assert columns[:3] == ["ticket", "n", "attempt"]
-    assert nbagent.batch("b").frame().columns.tolist() == columns
+def test_the_frame_of_a_batch_can_be_the_table_of_the_next() -> None:
+    first = ask(name="first").wait().frame()
+    batch = ask(first, template="again {{ text }}").wait()
+    for same in (batch, nbagent.batch("b")):
+        frame = same.frame()
+        assert frame["row_key"].tolist() == ["0", "1", "2"]
+        assert frame["row_row_key"].tolist() == first["row_key"].tolist()
+        assert frame["row_text"].tolist() == first["text"].tolist()
+
+
+@pytest.mark.parametrize("key", ["row_key", "ticket"])
+def test_a_key_column_is_there_once_whatever_its_name(key: str) -> None:
+    batch = ask(pd.DataFrame({key: ["a", "b"], "n": [1, 2]}), key=key).wait()
+    assert batch.frame().columns.tolist()[:3] == [key, "n", "attempt"]
+    assert_frame_equal(nbagent.batch("b").frame(), batch.frame())
 
 
 @pytest.mark.parametrize(
@@ -152,6 +161,11 @@ def test_values_that_may_hold_keys_are_not_stored() -> None:
         pytest.param({"keys": ["0"], "table": {"columns": 3}}, id="damaged table"),
         pytest.param({"keys": ["0"], "variants": [3], "repeat": 1}, id="damaged variants"),
         pytest.param({"keys": ["0"], "variants": [{}], "repeat": "many"}, id="damaged repeat"),
+        pytest.param({"keys": ["0"], "variants": [{}], "repeat": 10**9}, id="too many cases"),
+        pytest.param({"columns": ["n"], "rows": {}, "map": 5}, id="damaged arguments"),
+        pytest.param({"columns": ["n"], "rows": 5}, id="damaged hashes"),
+        pytest.param(None, id="nothing"),
+        pytest.param([], id="a list"),
     ],
 )
 def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
@@ -160,14 +174,21 @@ def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
         connection.execute("UPDATE batches SET doc = ?", (json.dumps(doc),))
     opened = nbagent.batch("b")
     assert_frame_equal(opened.compare(), batch.compare())
+    assert opened.frame()["text"].tolist() == batch.frame()["text"].tolist()
     with pytest.raises(UsageError, match="repeat the call"):
         nbagent.batch("b", data=pd.DataFrame({"n": range(3)}), agent=agent())
+    n_asked = len(asked)
+    ask(vary={"prompt": PROMPTS}, template="").wait()
+    assert len(asked) == n_asked
+    assert_frame_equal(nbagent.batch("b").frame(), batch.frame())
 
 
 def test_a_deleted_run_leaves_its_case_open() -> None:
     batch = ask(score=scorer(is_long)).wait()
     nbagent.forget(batch.open_run(1).id)
-    assert nbagent.batch("b").frame()["run_id"].isna().tolist() == [False, True, False]
+    for same in (batch, nbagent.batch("b")):
+        assert same.frame()["run_id"].isna().tolist() == [False, True, False]
+        assert not same.check()
 
 
 def _database() -> Path:

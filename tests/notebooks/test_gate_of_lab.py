@@ -15,7 +15,9 @@ from make_outputs import beside
 @pytest.mark.parametrize(
     ("prompt", "exit_code", "words"),
     [
-        pytest.param("V2", 1, "m35  exact 1 → 0           198.76\n\nand 16 more rows", id="a weaker prompt"),
+        pytest.param(
+            "V2", 1, "m35  exact 1 → 0           198.76\n\nand 16 more rows", id="a weaker prompt"
+        ),
         pytest.param("V3", 0, "exact not worse", id="as committed", marks=pytest.mark.proof),
         pytest.param(
             'f"{V3} Please."', 1, "60 of 60 cases", id="not recorded", marks=pytest.mark.proof
