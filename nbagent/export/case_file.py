@@ -9,11 +9,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from html import escape
 
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.case_results import CaseResult
+from nbagent.contracts.records import RunRecord
 from nbagent.view.case_table import (
     FAILURES,
     CaseChars,
@@ -58,19 +59,29 @@ _HEAD = (
 )
 
 
-def case_file(results: Sequence[CaseResult], columns: CaseColumns, *, max_bytes: int = 0) -> str:
+def case_file(
+    results: Sequence[CaseResult],
+    columns: CaseColumns,
+    *,
+    max_bytes: int = 0,
+    load: Callable[[str], RunRecord | None] | None = None,
+) -> str:
     """Write one HTML file with these cases.
 
     Args:
         results: all cases of a batch.
         columns: the columns of the page, and its label.
         max_bytes: most bytes of the cases; default: `FILE_BYTES`.
+        load: loads a run by its id, for the arguments and results of its calls.
     """
     limit = max_bytes or FILE_BYTES
     case_bytes = max(400, min(CASE_BYTES, limit // max(1, len(results))))
-    cases = _within(limit, results, columns, case_bytes)
+    cases = _within(limit, results, columns, case_bytes, load)
     shown = [results[number] for number, _, _ in cases]
-    notes = [_note(results, shown, columns), _size_note(case_bytes)]
+    notes = [
+        _note(results, shown, columns),
+        _size_note(case_bytes, has_calls=load is not None and not columns.is_blind),
+    ]
     page = page_node(columns, results, notes=notes, is_file=True)
     about = {
         "page": page,
@@ -98,7 +109,11 @@ def case_file(results: Sequence[CaseResult], columns: CaseColumns, *, max_bytes:
 
 
 def _within(
-    limit: int, results: Sequence[CaseResult], columns: CaseColumns, case_bytes: int
+    limit: int,
+    results: Sequence[CaseResult],
+    columns: CaseColumns,
+    case_bytes: int,
+    load: Callable[[str], RunRecord | None] | None,
 ) -> list[tuple[int, str, str]]:
     """Return number, row and unfolded case of the cases that fit, in their order.
 
@@ -109,7 +124,9 @@ def _within(
     fitting: list[int] = []
     made: dict[int, tuple[str, str]] = {}
     for number in (*first, *others):
-        made[number] = _fitted(results[number], columns, case_bytes)
+        run_id = results[number].run_id
+        record = load(run_id) if load and run_id and not columns.is_blind else None
+        made[number] = _fitted(results[number], columns, case_bytes, record)
         limit -= sum(len(text.encode("utf-8", "replace")) + 1 for text in made[number])
         if limit < 0:
             break
@@ -129,12 +146,14 @@ def _is_failure(result: CaseResult, columns: CaseColumns) -> bool:
     return verdict_of(result, columns.deciding) in FAILURES
 
 
-def _fitted(result: CaseResult, columns: CaseColumns, limit: int) -> tuple[str, str]:
+def _fitted(
+    result: CaseResult, columns: CaseColumns, limit: int, record: RunRecord | None
+) -> tuple[str, str]:
     """Return a case as JSON with as much text as fits; the last size if none does."""
     row = detail = ""
     for chars in _SIZES:
         row = _json(row_node(columns, 99_999, result, chars))
-        detail = _json(case_node(columns, result, chars=chars))
+        detail = _json(case_node(columns, result, record=record, chars=chars))
         if len((row + detail).encode("utf-8", "replace")) + 2 <= limit:
             return row, detail
     return row, "null"
@@ -182,9 +201,11 @@ def _note(results: Sequence[CaseResult], shown: Sequence[CaseResult], columns: C
     )
 
 
-def _size_note(case_bytes: int) -> str:
+def _size_note(case_bytes: int, *, has_calls: bool) -> str:
     size = f"{case_bytes / 1000:.1f} kB"
-    return (
-        f"A case takes at most {size} here: longer texts are cut, and the turns of the runs are "
-        "left out; batch.open_run(…) has them"
+    calls = (
+        "and long arguments and results of calls, too; batch.open_run(…) has the whole runs"
+        if has_calls
+        else "and the turns of the runs are left out; batch.open_run(…) has them"
     )
+    return f"A case takes at most {size} here: longer texts are cut, {calls}"

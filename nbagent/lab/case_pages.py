@@ -9,20 +9,22 @@ import os
 import stat
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
 from nbagent.contracts.case_results import CaseResult
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
 from nbagent.export.written_file import write_export
+from nbagent.lab.plan import MapOptions
 from nbagent.lab.review import PERSON, checked_person, score
 from nbagent.lab.scorers import TEXT_CHARS, checked_name
 from nbagent.session.frontend import frontend
+from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.shown.texts import safe_repr
 from nbagent.store.batches import save_labels
@@ -76,6 +78,43 @@ def page_options(
     }
 
 
+def legend_of(batch: CasesOfBatch) -> tuple[tuple[str, str, str], ...]:
+    """Return axis, label and text of each variant's text, such as a system prompt.
+
+    A batch that was opened by its name has the texts of its document, or of its runs.
+    """
+    doc: Mapping[str, Any] = getattr(batch, "_doc", None) or {}
+    how: MapOptions | None = getattr(batch, "_map_options", None)
+    vary: Mapping[str, Any] = (how.vary if how else None) or doc.get("map", {}).get("vary") or {}
+    named = [
+        (axis, str(label), text)
+        for axis, values in vary.items()
+        if isinstance(values, Mapping)
+        for label, text in cast("Mapping[Any, Any]", values).items()
+        if isinstance(text, str) and text != str(label) and not _is_secret(axis)
+    ]
+    return (*named,) if vary else _texts_of_runs(batch)
+
+
+def _is_secret(axis: str) -> bool:
+    row = RunOptions.rows().get(axis)
+    return row is not None and row.secret
+
+
+def _texts_of_runs(batch: CasesOfBatch) -> tuple[tuple[str, str, str], ...]:
+    """Return the system prompt of each label of the axis `system`, from a run with it."""
+    load = _loader(batch)
+    ids = {
+        c.labels["system"]: c.run_id for c in batch.results() if c.run_id and "system" in c.labels
+    }
+    runs = [(label, load(run_id)) for label, run_id in ids.items()] if load else []
+    return tuple(
+        ("system", label, text)
+        for label, run in runs
+        for text in ([*run.system_prompts.values()][:1] if run else [])
+    )
+
+
 @dataclass(eq=False)
 class BatchCases:
     """The cases of a batch as a page reads them; see `session.frontend.CaseSource`."""
@@ -85,6 +124,10 @@ class BatchCases:
     score_names: Sequence[str] = ()
     watchers: list[Callable[[], object]] = field(default_factory=list[Callable[[], object]])
     """Gets the function to call after a change; a list of the batch."""
+
+    def __post_init__(self) -> None:
+        """Add the texts of the variants to the options."""
+        self.options = {**self.options, "legend": legend_of(self.batch)}
 
     @property
     def name(self) -> str:
@@ -99,7 +142,7 @@ class BatchCases:
 
     def results(self) -> Sequence[CaseResult]:
         """Return the present cases."""
-        return in_page_order(self.batch.results(), is_blind=self.options["is_blind"])
+        return page_cases(self.batch.results(), self.options)
 
     def record(self, run_id: str) -> RunRecord:
         """Load a run."""
@@ -115,11 +158,24 @@ class BatchCases:
         self.watchers.append(on_change)
 
 
-def in_page_order(results: Sequence[CaseResult], *, is_blind: bool) -> Sequence[CaseResult]:
-    """Order the cases; in a blind page by a hash that reveals nothing of the variants."""
-    if not is_blind:
-        return results
-    return sorted(results, key=lambda case: sha256_hex(repr((case.row_key, case.variant))))
+def page_cases(results: Sequence[CaseResult], options: Mapping[str, Any]) -> Sequence[CaseResult]:
+    """Return the cases as the person of a page may see them.
+
+    The labels of others with the page's name are hidden until the person has given one. A blind
+    page is ordered by a hash that reveals nothing of the variants.
+    """
+    shown = [_without_labels_of_others(case, options["label"], options["by"]) for case in results]
+    if not options["is_blind"]:
+        return shown
+    return sorted(shown, key=lambda case: sha256_hex(repr((case.row_key, case.variant))))
+
+
+def _without_labels_of_others(case: CaseResult, label: str, by: str) -> CaseResult:
+    people = {score.by for score in case.scores if score.scorer == label and score.is_label}
+    if not people or by in people:
+        return case
+    scores = tuple(s for s in case.scores if s.scorer != label or not s.is_label)
+    return replace(case, scores=scores)
 
 
 def show_page(source: BatchCases) -> None:
@@ -145,11 +201,27 @@ def export_cases(
     if format not in _FORMATS:
         hint = nearest_or_all(format, _FORMATS, "take one of")
         raise UsageError(f"format={safe_repr(format, 40)} is unknown{hint}")
-    results = in_page_order(batch.results(), is_blind=options["is_blind"])
-    text = case_file(results, columns_of_cases(results, batch.name, **options))
+    results = page_cases(batch.results(), options)
+    columns = columns_of_cases(results, batch.name, **options, legend=legend_of(batch))
+    text = case_file(results, columns, load=_loader(batch))
     if path is not None:
         write_export(text, path)
     return text
+
+
+def _loader(batch: CasesOfBatch) -> Callable[[str], RunRecord | None] | None:
+    """Return a function that loads a run of the batch; None for a batch without a store."""
+    store: Store | None = getattr(batch, "_store", None)
+    if store is None:
+        return None
+
+    def load(run_id: str) -> RunRecord | None:
+        try:
+            return store.load(run_id)
+        except NbagentError:  # it was deleted
+            return None
+
+    return load
 
 
 # Labels of a file

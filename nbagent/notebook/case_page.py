@@ -38,6 +38,7 @@ from nbagent.view.case_table import (
     page_node,
     row_node,
     saved_node,
+    score_text,
 )
 from nbagent.view.live_changes import Op
 from nbagent.view.node import Node, h
@@ -233,7 +234,9 @@ class LiveCases(Shown):
             results[number] = labelled
             self._results = results
         self._put(str(number), row_node(self._columns, number, labelled))
-        self.say(f"Stored: {self._columns.label} = {message.value} for row {result.row_key[:40]}")
+        variant = "" if self._columns.is_blind else result.variant[:60]
+        row = " · ".join(filter(None, [result.row_key[:40], variant]))
+        self.say(f"Stored: {self._columns.label} = {score_text(score)} for row {row}")
         self._is_dirty.set()
 
     def say(self, text: str) -> None:

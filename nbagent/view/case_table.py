@@ -6,14 +6,16 @@ filters, sorts and unfolds them; `notebook/case_page` and `export/case_file` fee
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
 from nbagent.contracts.case_results import CaseResult, CaseStatus, joint_scores
-from nbagent.contracts.records import ScoreRecord
+from nbagent.contracts.records import RunRecord, ScoreRecord
+from nbagent.view.case_steps import step_nodes
 from nbagent.view.node import Node, h, line
 from nbagent.view.printers import html, plain_text
 from nbagent.view.run_picture import ROOT_CLASS
@@ -55,6 +57,11 @@ _OF_STATUS: Mapping[CaseStatus, Verdict] = {
     "ended": "no answer",
 }
 _MAX_AXES, _MAX_SCORES, _MAX_TOOLS = 4, 6, 6
+_MAX_CELLS, _EXPECTED_CHARS = 2, 120
+_EXPECTED = frozenset({"expected", "target", "truth", "gold", "label", "correct"})
+_MAX_FILTERED = 12
+"""Columns of the batch's table by which the rows can be filtered."""
+_LEGEND_CHARS, _ALL_LEGEND_CHARS, _MAX_LEGEND = 4_000, 40_000, 40
 _HALF = 0.5
 """The mean of several people's 0 and 1 is right from here on."""
 _MAX_VALUES = 4
@@ -97,6 +104,10 @@ class CaseColumns:
     by: str = "person"
     is_blind: bool = False
     """True hides the variants, their cost and time, and the labels of others."""
+    cells: tuple[str, ...] = ()
+    """Columns of the batch's table with a column here: those that a scorer compares with."""
+    legend: tuple[tuple[str, str, str], ...] = ()
+    """Axis, label and text of each variant's text, such as a system prompt."""
     has_prompt: bool = True
     """False if the prompts of one row differ in a blind page: they would name the variants."""
 
@@ -121,30 +132,48 @@ def columns_of_cases(
         results: the cases.
         name: name of the batch.
         scores: names of scores that may come.
-        options: `label`, `scale`, `by` and `is_blind` of `CaseColumns`.
+        options: `label`, `scale`, `by`, `is_blind` and `legend` of `CaseColumns`.
     """
     columns = CaseColumns(name=name, **options)
     axes: dict[str, None] = {}
     by_name: dict[str, list[ScoreRecord]] = {columns.label: [], **{n: [] for n in scores}}
     prompts: dict[str, str] = {}
     has_attempts, has_shared_prompts = False, True
+    longest: dict[str, int] = {}
+    used: set[str] = set()
     for result in results:
         axes |= dict.fromkeys(result.labels)
         has_attempts = has_attempts or result.attempt > 1
+        for column, cell in result.cells.items():
+            size = len(cell) if isinstance(cell, str) else 0
+            longest[column] = max(longest.get(column, 0), size)
         if result.prompt:
             shared = prompts.setdefault(result.row_key, result.prompt)
             has_shared_prompts = has_shared_prompts and shared == result.prompt
         for score in result.scores:
             by_name.setdefault(score.scorer, []).append(score)
+            used.update(score.row or ())
     names = [name for name in by_name if not _is_replaced(name, by_name, columns.label)]
     return replace(
         columns,
+        cells=_expected_columns(longest, used),
         axes=() if columns.is_blind else tuple(axes)[:_MAX_AXES],
         scores=tuple(names)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
         deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),
         has_attempts=has_attempts,
         has_prompt=has_shared_prompts or not columns.is_blind,
     )
+
+
+def _expected_columns(longest: Mapping[str, int], used: Collection[str]) -> tuple[str, ...]:
+    """Choose the columns that an answer is compared with.
+
+    These are columns with short texts that a scorer uses; before there are scores, those whose
+    name says so.
+    """
+    short = [column for column, size in longest.items() if size <= _EXPECTED_CHARS]
+    named = [column for column in short if column.lower() in _EXPECTED]
+    return tuple([*named, *(c for c in short if c in used and c not in named)][:_MAX_CELLS])
 
 
 def _is_replaced(name: str, by_name: Mapping[str, Sequence[ScoreRecord]], label: str) -> bool:
@@ -213,6 +242,8 @@ def _columns(columns: CaseColumns) -> Iterator[_Column]:
         yield _Column("time", "time", "nba-r")
     if columns.has_prompt:
         yield _Column("prompt", "prompt text", "nba-long")
+    for number, name in enumerate(columns.cells):
+        yield _Column(f"cell{number}", _cut(name, 40))
     yield _Column("answer", "answer", "nba-long")
 
 
@@ -245,7 +276,18 @@ def row_node(
         h("td", "", unfold),
         *(_live_cell(column, *cells[column.field]) for column in others),
         data_key=str(number),
+        value=_filtered_cells(result, chars.cell),
     )
+
+
+def _filtered_cells(result: CaseResult, chars: int) -> str | None:
+    """Print the short cells of a row as JSON, by which the page filters it."""
+    cells = {
+        _cut(str(name), 40): value_text(value, enough=chars)
+        for name, value in [*result.cells.items()][:_MAX_FILTERED]
+        if isinstance(value, str | int | float) and len(str(value)) <= chars
+    }
+    return json.dumps(cells, ensure_ascii=False) if cells else None
 
 
 _Cell = tuple[list[str], str | None, str]
@@ -273,9 +315,15 @@ def _cells(columns: CaseColumns, result: CaseResult, chars: CaseChars) -> dict[s
     }
     for number, axis in enumerate(columns.axes):
         cells[f"axis{number}"] = ([_cut(result.labels.get(axis, ""), chars.cell)], None, "")
+    for number, name in enumerate(columns.cells):
+        text = value_text(result.cells.get(name, ""), enough=chars.cell * 3)
+        cells[f"cell{number}"] = ([_cut(text, chars.cell * 3)], None, "")
     for number, name in enumerate(columns.scores):
         cells["label" if number == 0 else f"score{number}"] = _score_cell(
-            shown_scores(columns, result, name), chars.cell, is_deciding=name in columns.deciding
+            shown_scores(columns, result, name),
+            chars.cell,
+            columns.by,
+            is_deciding=name in columns.deciding,
         )
     return cells
 
@@ -290,12 +338,21 @@ def shown_scores(columns: CaseColumns, result: CaseResult, name: str = "") -> li
     ]
 
 
-def _score_cell(scores: Sequence[ScoreRecord], chars: int, *, is_deciding: bool) -> _Cell:
+def _person_of(score: ScoreRecord, by: str) -> str:
+    """Name the person who gave a label, in brackets, if it is another one than `by`."""
+    is_other = score.is_label and score.by not in (by, "function", "person")
+    return f"({score.by})" if is_other and ":" not in score.by else ""
+
+
+def _score_cell(scores: Sequence[ScoreRecord], chars: int, by: str, *, is_deciding: bool) -> _Cell:
     """Return the cell of a score, with a value for each person that gave one."""
     numbers = [float(s.value) for s in scores if isinstance(s.value, bool | int | float)]
     is_bad = is_deciding and 0 in numbers
     value = _number(fmean(numbers)) if numbers else None
-    texts = [score_text(s, chars) for s in scores[:_MAX_VALUES]]
+    texts = [
+        " ".join(filter(None, [score_text(s, chars), _cut(_person_of(s, by), chars)]))
+        for s in scores[:_MAX_VALUES]
+    ]
     texts += [f"+{len(scores) - _MAX_VALUES} more"] if len(scores) > _MAX_VALUES else []
     return texts, value, "nba-error" if is_bad else ""
 
@@ -381,8 +438,10 @@ def page_node(
         "div",
         f"{ROOT_CLASS} nba-cases",
         head_part(columns, results, state),
+        _legend(columns),
         _filters(columns, results),
         _label_bar(columns, is_file=is_file),
+        h("div", "nba-wide nba-keys", _KEYS),
         h("div", "nba-wide nba-shown", role="status"),
         h(
             "div",
@@ -392,7 +451,7 @@ def page_node(
             role="region",
             aria_label="table of cases",
         ),
-        h("div", "nba-foot", *(line("nba-note", note) for note in notes), h("small", "", _KEYS)),
+        h("div", "nba-foot", *(line("nba-note", note) for note in notes)),
         role="group",
         aria_label=f"all cases of {_cut(columns.name, 80)}",
         data_run=CASES_KEY,
@@ -402,7 +461,8 @@ def page_node(
 
 _KEYS = (
     "Keys: j and k or the arrows move, Enter unfolds, n next failure, p previous one, / filter, "
-    "r reason, Escape back to the table"
+    "r reason, Escape back to the table. After a label the next row follows; labels of others "
+    "under this name are hidden until you have given yours."
 )
 
 
@@ -410,6 +470,9 @@ def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = 
     """Draw the name of the batch and the counts of the verdicts, as one part."""
     counts = {} if columns.is_blind else verdict_counts(results, columns)
     facts = [f"{_RANKS[verdict][0]} {n:,} {verdict}" for verdict, n in counts.items()]
+    mine = (columns.label, columns.by)
+    n_labelled = sum(any((s.scorer, s.by) == mine for s in r.scores) for r in results)
+    facts += [f"{n_labelled:,} labelled by {_cut(columns.by, 40)}"] if n_labelled else []
     name = _cut(columns.name, 80)
     total = pluralize(len(results), "case")
     return h(
@@ -424,13 +487,36 @@ def head_part(columns: CaseColumns, results: Sequence[CaseResult], state: str = 
     )
 
 
+def _legend(columns: CaseColumns) -> Node:
+    """Draw the texts that the labels of the variants stand for, and what differs in two of them."""
+    rows = () if columns.is_blind else columns.legend[:_MAX_LEGEND]
+    numbers = {axis: f"axis{number}" for number, axis in enumerate(columns.axes)}
+    limit = min(_LEGEND_CHARS, _ALL_LEGEND_CHARS // max(1, len(rows)))
+    trs = [
+        h(
+            "tr",
+            "",
+            h("th", "", f"{_cut(axis, 40)} {_cut(label, 40)} = "),
+            h("td", "nba-plain", _clean(text, limit)),
+            data_field=numbers[axis],
+            value=_cut(label, 40),
+        )
+        for axis, label, text in rows
+        if axis in numbers
+    ]
+    summary = h("summary", "", f"Texts of the variants ({len(trs):,})")
+    table = h("table", "nba-named", h("tbody", "", *trs))
+    legend = h("details", "nba-wide nba-legend", summary, table) if trs else None
+    return h("div", "", legend, h("div", "nba-legend-diff"))
+
+
 def _filters(columns: CaseColumns, results: Sequence[CaseResult]) -> Node:
     """Draw the field and the choices that filter the rows, and the choice of two variants."""
     field = h(
         "input",
         "nba-find",
         type="search",
-        placeholder="Filter the rows by words",
+        placeholder="Filter the rows by words, system:p1, cost>0",
         aria_label="Filter the rows by words",
         data_field="search",
     )
@@ -471,7 +557,7 @@ def _comparison(results: Sequence[CaseResult]) -> Node | None:
 
 def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
     """Draw the buttons that label the case at hand."""
-    yes_no = [("1", "Yes", "y"), ("0", "No", "x")]
+    yes_no = [("1", "Yes", "y"), ("0", "No", "x")]  # n goes to the next failure
     values = [(str(n), str(n), str(n)) for n in range(1, columns.scale + 1)] or yes_no
     buttons = [
         h("button", "nba-mark-as", text, type="button", data_do="mark", value=v, title=f"Key {key}")
@@ -486,12 +572,13 @@ def _label_bar(columns: CaseColumns, *, is_file: bool) -> Node:
         data_field="reason",
     )
     exports = [h("button", "", "Export labels", type="button", data_do="save")] if is_file else []
-    keys = f"keys 1–{columns.scale}" if columns.scale else "keys y and x"
+    keys = f"keys 1–{columns.scale}" if columns.scale else "keys: y = Yes, x = No"
     return h(
         "div",
         "nba-case-form nba-labels",
         h("span", "nba-lab", f"Label “{_cut(columns.label, 40)}” ({keys}) "),
         *buttons,
+        h("span", "nba-note nba-labelled"),
         reason,
         *exports,
         h("span", "nba-said", role="status", data_key="said"),
@@ -540,6 +627,7 @@ def case_node(
     result: CaseResult,
     *,
     run: Node | None = None,
+    record: RunRecord | None = None,
     chars: CaseChars | None = None,
 ) -> Node:
     """Draw what a row unfolds: its cells, scores with reasons, and its run.
@@ -548,6 +636,7 @@ def case_node(
         columns: the columns of the page.
         result: the case.
         run: picture of the run; None draws its prompt, calls and answer instead.
+        record: the run, for the arguments and results of these calls.
         chars: shown characters of its texts.
     """
     chars = chars or CaseChars()
@@ -556,7 +645,7 @@ def case_node(
         _table("row", _row_cells(result, chars)),
         _table("score", _score_rows(columns, result, chars)),
     ]
-    parts += [run] if run is not None else _short_run(columns, result, limit)
+    parts += [run] if run is not None else _short_run(columns, result, limit, record)
     return h("div", "nba-case-open", *(part for part in parts if part is not None))
 
 
@@ -600,7 +689,9 @@ def _table(kind: str, rows: Sequence[Sequence[str]]) -> Node | None:
     return h("table", "nba-named", *trs)
 
 
-def _short_run(columns: CaseColumns, result: CaseResult, limit: int) -> list[Node | None]:
+def _short_run(
+    columns: CaseColumns, result: CaseResult, limit: int, record: RunRecord | None
+) -> list[Node | None]:
     """Draw the short form of a run: facts, prompt, calls, answer."""
     facts = [
         pluralize(result.turns, "turn") if result.turns else "",
@@ -616,6 +707,7 @@ def _short_run(columns: CaseColumns, result: CaseResult, limit: int) -> list[Nod
         line("nba-note", " · ".join(filter(None, facts))),
         *_text("prompt", result.prompt if columns.has_prompt else "", limit),
         line("nba-note", f"calls: {', '.join(calls)}" if calls else ""),
+        *(step_nodes(record, limit) if record and not columns.is_blind else ()),
         line("nba-error", _clean(result.why, limit // 2)),
         *_text("answer", result.text, limit),
     ]

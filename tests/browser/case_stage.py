@@ -8,14 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from playwright.sync_api import Page, expect
 from stage import VIEWS
-from stories import Story
+from stories import Story, tool_run
 
 from nbagent.contracts.case_results import CaseResult, ToolUse
+from nbagent.contracts.errors import ErrorInfo
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
 from nbagent.notebook.case_page import CASE_CODE, LiveCases
@@ -27,6 +29,10 @@ from nbagent.view.theme import cases_stylesheet
 AT = datetime(2026, 11, 29, tzinfo=UTC)
 VARIANTS = ("terse", "lengthy · openai:gpt-5.4")
 WORDS = ("Oslo", "has", "more", "people", "than", "Bergen", "because", "its", "region", "grew")
+LEGEND = (
+    ("prompt", VARIANTS[0], "Answer briefly."),
+    ("prompt", VARIANTS[1], "Answer at length."),
+)
 OBSERVE = """
 window.longest = 0;
 new PerformanceObserver((list) => {
@@ -50,7 +56,12 @@ def case(n: int, variant: str = VARIANTS[0], **changes: Any) -> CaseResult:
     made: dict[str, Any] = {
         "row_key": f"row-{n}",
         "labels": {"prompt": variant},
-        "cells": {"city": f"city {n}", "note": words(20, n)},
+        "cells": {
+            "city": f"city {n}",
+            "note": words(20, n),
+            "lang": ("de", "no")[n % 2],
+            "expected": f"c{n}",
+        },
         "status": "ok",
         "run_id": f"{number:016x}",
         "prompt": f"Which is larger? {words(60, n)}",
@@ -77,6 +88,18 @@ def cases(n_rows: int) -> list[CaseResult]:
             for one in made]  # fmt: skip
 
 
+@cache
+def run_with_calls() -> RunRecord:
+    """A run with a call that succeeded and one that failed."""
+    story = Story("What is it?")
+    calls = [
+        tool_run("1", "population", {"city": "Oslo"}, 709),
+        tool_run("2", "area", {"city": "Oslo"}, ErrorInfo("E_TIMEOUT", "too slow")),
+    ]
+    story.turn("", *calls).turn("Oslo").end()
+    return story.run
+
+
 class Source:
     """The cases of a batch that a test changes."""
 
@@ -85,7 +108,7 @@ class Source:
 
     def __init__(self, results: Sequence[CaseResult], **options: Any) -> None:
         self.present = [*results]
-        self.options: Mapping[str, Any] = options
+        self.options: Mapping[str, Any] = {"legend": LEGEND, **options}
         self.labels: list[tuple[str, Any, str | None]] = []
         self.on_change: Callable[[], object] = lambda: None
 
@@ -141,7 +164,8 @@ class LiveStage:
 
 def file_of(results: Sequence[CaseResult], folder: Path, **options: Any) -> str:
     """Write the file of these cases and return its address."""
-    text = case_file(results, columns_of_cases(results, "refunds", **options))
+    columns = columns_of_cases(results, "refunds", legend=LEGEND, **options)
+    text = case_file(results, columns, load=lambda run_id: run_with_calls())
     path = folder / "cases.html"
     path.write_text(text, "utf-8")
     return path.as_uri()

@@ -57,6 +57,23 @@ def test_rows_are_filtered_by_words_choices_and_values(shown: Any, page: Page) -
     expect(page.locator(COUNT)).to_contain_text("4 of 24 cases: verdict = wrong")
     assert keys(page) == ["row-0", "row-3", "row-6", "row-9"]
     page.get_by_role("button", name="Show all").click()
+    search = page.get_by_label("Filter the rows by words")
+    for text, n in [
+        ("city:city-9 prompt:terse", 0),
+        ("prompt:terse verdict:right", 11),
+        ("cost>0.0115", 2),
+        ("cost<0.0015 exact=no", 1),
+        ("lang:de", 12),
+        ("expected:c9", 2),
+        ("nosuch:oslo", 0),
+    ]:
+        search.fill(text)
+        expect(page.locator(COUNT)).to_contain_text(f"{n} of 24 cases")
+    expect(page.locator(COUNT)).to_contain_text(
+        "column:value, column=value and cost>0 in one column"
+    )
+    expect(page.locator(COUNT)).to_contain_text("lang")
+    page.get_by_role("button", name="Show all").click()
     page.locator("tr.nba-case .nba-pick", has_text="area").first.click()
     expect(page.locator(COUNT)).to_contain_text("12 of 24 cases: tools = area")
 
@@ -94,7 +111,10 @@ def test_a_row_unfolds_its_run_and_its_scores(shown: LiveStage | None, page: Pag
     opened = page.locator(".nba-opened")
     expect(opened).to_contain_text("city 1")
     expect(opened).to_contain_text(words(12, 1))
-    expect(opened).to_contain_text("the whole run 002" if shown else "population × 2")
+    expect(opened).to_contain_text(
+        "the whole run 002" if shown else 'population {"city": "Oslo"} → 709'
+    )
+    expect(opened).to_contain_text("the whole run 002" if shown else "E_TIMEOUT: too slow")
     expect(page.locator(".nba-unfold").nth(2)).to_have_attribute("aria-expanded", "true")
     page.keyboard.press("Enter")
     expect(opened).to_have_count(0)
@@ -103,9 +123,12 @@ def test_a_row_unfolds_its_run_and_its_scores(shown: LiveStage | None, page: Pag
 def test_two_variants_are_compared_side_by_side(shown: Any, page: Page) -> None:
     page.get_by_label("Compare").select_option(label=VARIANTS[0])
     page.get_by_label("with").select_option(label=VARIANTS[1])
-    expect(page.locator(COUNT)).to_have_text("12 of 12 pairs")
+    expect(page.locator(COUNT)).to_have_text("12 of 12 pairs · 1 better, 4 worse")
+    expect(page.locator(".nba-labelled")).to_have_text(f"labels the left side: {VARIANTS[0]}")
+    expect(page.locator(".nba-legend-diff")).to_have_text("promptAnswer briefly.Answer at length.")
+    assert page.locator(".nba-legend-diff :is(ins, del)").all_text_contents() != []
     page.get_by_label("only changed verdicts").check()
-    expect(page.locator(COUNT)).to_have_text("5 of 12 pairs")
+    expect(page.locator(COUNT)).to_have_text("5 of 12 pairs · 1 better, 4 worse")
     verdicts = page.locator(".nba-pair td:nth-child(2)").all_text_contents()
     assert verdicts == ["right → wrong", "right → wrong", "failed → right", *["right → wrong"] * 2]
     first = page.locator(".nba-pair").first
@@ -121,12 +144,14 @@ def test_a_kernels_page_stores_labels_by_keys(page: Page) -> None:
     page.keyboard.press("r")
     page.keyboard.type("too long 3")
     page.keyboard.press("Enter")
-    for key in ("4", "9", "j", "2"):
+    for key in ("4", "9", "2"):  # the next row follows a label
         page.keyboard.press(key)
     stage.answer()
     assert stage.source.labels == [("0" * 15 + "1", 4.0, "too long 3"), ("0" * 15 + "2", 2.0, None)]
     expect(page.locator("tr.nba-case").nth(1).locator("td").nth(3)).to_have_text("4")
-    expect(page.locator(".nba-said")).to_have_text("Stored: review = 2 for row row-1")
+    expect(page.locator(".nba-said")).to_have_text(
+        f"Stored: review = 2 for row row-1 · {VARIANTS[0]}"
+    )
     page.get_by_label("Filter by review").select_option("4")
     assert keys(page) == ["row-0"]
 
@@ -135,8 +160,11 @@ def test_a_file_keeps_labels_and_exports_them_for_the_batch(page: Page, tmp_path
     address = file_of(cases(3), tmp_path, scale=0, by="anna")
     open_file(page, address, 6)
     page.locator(".nba-unfold").nth(1).focus()
-    for key in ("y", "j", "x", "5"):
+    for key in ("y", "x", "5"):
         page.keyboard.press(key)
+    expect(page.locator(".nba-said")).to_contain_text(
+        f"no for row row-1 · {VARIANTS[0]}. 2 labelled"
+    )
     open_file(page, address, 6)  # the browser has kept them
     with page.expect_download() as download:
         page.get_by_role("button", name="Export labels").click()

@@ -50,7 +50,7 @@ def test_a_person_finds_failures_reads_and_labels_them_while_the_batch_works(
     expect(output.locator(".nba-opened .nba-run")).to_contain_text("no luck")
     for key in ("r", "b", "a", "d", "Enter", "1"):
         notebook.page.keyboard.press(key)
-    expect(output.locator(".nba-said")).to_have_text("Stored: review = 1 for row row 3")
+    expect(output.locator(".nba-said")).to_have_text("Stored: review = 1 for row row 3 · b")
     notebook.run(4)
     assert notebook.text(4).strip() == "[[1.0, 'person', 'bad']]"
 

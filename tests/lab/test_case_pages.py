@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stage_of_batches import FEW, ask, scorer
+from stage_of_batches import FEW, agent, ask, calls, note, scorer
 
 import nbagent
+from nbagent.lab.case_pages import page_options
 
 LABELS = {"nbagent_labels": 1, "batch": "b", "name": "liked", "by": "anna"}
 
@@ -50,6 +51,35 @@ def test_a_batch_is_exported_as_one_file_and_printed_without_a_front_end(
     printed = capsys.readouterr().out
     assert "3 cases · b · ✕ 1 wrong · ✓ 2 right" in printed
     assert "batch.export('html', 'cases.html')" in printed
+
+
+def test_labels_of_others_are_hidden_until_the_person_has_given_one() -> None:
+    batch = done()
+    first, second, _ = (result.run_id for result in batch.results())
+    for run_id in (first, second):
+        nbagent.score(run_id, "liked", False, by="anna")
+    nbagent.score(second, "liked", True, by="ben")
+    shown = batch.case_source(page_options("liked", 0, "ben")).results()
+    own = [[s.by for s in result.scores if s.scorer == "liked"] for result in shown]
+    assert own == [[], ["anna", "ben"], []]
+    text = batch.export(name="liked", scale=0, by="ben")
+    assert text.count("no (anna)") == 2  # the row, and the plain table
+    assert "1 labelled by ben" in text
+    other = batch.export(name="other", by="ben")
+    assert other.count("no (anna)") == 4
+
+
+def test_a_file_has_the_prompts_of_the_variants_and_the_calls_of_the_runs() -> None:
+    vary = {"system": {"p1": "Never shout at <anyone>.", "p2": "Shout."}}
+    batch = agent(calls(2), tools=[note]).map(FEW, "Say {{ n }}", vary=vary, name="b").wait()
+    text = batch.export()
+    assert "Never shout at \\u003canyone>." in text
+    assert 'note {\\"text\\": \\"1\\"}' in text
+    assert "→ noted 1" in text
+    assert nbagent.batch("b").export() == text
+    blind = batch.export(blind=True)
+    assert "Never shout" not in blind
+    assert "→ noted 1" not in blind
 
 
 def test_labels_of_a_file_are_stored_as_scores_of_its_person(tmp_path: Path) -> None:

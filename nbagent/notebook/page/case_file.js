@@ -84,7 +84,7 @@ function showCaseFile(main) {
 
   const cases = createCases(root, {
     detail: (key) => detailOf(Number(key)),
-    label(key, value, reason) {
+    label(key, value, reason, name) {
       const run = about.runs[Number(key)];
       if (!run) return cases.say("This case has no run to label");
       const plain = about.scale ? Number(value) : value === "1";
@@ -92,7 +92,7 @@ function showCaseFile(main) {
       const isKept = keep();
       cases.setLabel(key, labelText(plain));
       const n = Object.keys(labels).length;
-      cases.say(`${n} labelled, ${isKept ? "kept in this browser" : "in this page only"}: export them`);
+      cases.say(`${labelText(plain)} for row ${name}. ${n} labelled, ${isKept ? "kept in this browser" : "in this page only"}: export them`);
     },
     save,
     moreText: (key) => texts.get(key) ?? "",

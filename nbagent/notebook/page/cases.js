@@ -11,9 +11,15 @@ const MAX_CHOICES = 200;
 // New values of many rows are written into the choices together.
 const CHOICES_MS = 100;
 const FAILED = new Set(["wrong", "failed", "no answer"]);
-/** Widths of the columns in the grid of a row. @type {Record<string, string>} */
-const WIDTHS = { row: "minmax(70px, 8em)", verdict: "6.4em", tools: "8em", cost: "5.4em",
-  time: "4.6em", label: "5em", prompt: "minmax(8em, 1fr)", answer: "minmax(14em, 2fr)" };
+// Columns that a hint names.
+const MAX_NAMES = 16;
+// Characters that a column may be wide, and the shares of the columns with long texts.
+const MAX_CHARS = 22;
+const MIN_LONG = 40;
+const MAX_LONG = 200;
+/** Widths of columns in the grid of a row; others are as wide as their texts.
+ * @type {Record<string, string>} */
+const WIDTHS = { row: "minmax(70px, 8em)", verdict: "6.4em", cost: "5.4em", time: "4.6em" };
 /** Keys and what they do. @type {Record<string, string>} */
 const CASE_KEYS = { j: "down", ArrowDown: "down", k: "up", ArrowUp: "up", n: "next", p: "previous",
   "/": "find", r: "reason", Home: "first", End: "last" };
@@ -22,17 +28,21 @@ const YES_NO = { y: "1", x: "0" };
 
 /** A case: its row as a node, and what was read from it.
  * @typedef {{ key: string, node: any, text: string, values: Map<string, string[]>,
- *   sort: Map<string, string>, row: any, open: any, detail: Picture | null }} Case */
+ *   sort: Map<string, string>, cells: Map<string, string>, row: any, open: any,
+ *   detail: Picture | null }} Case */
 
 /** Where the unfolded cases come from and where labels go.
  * @typedef {{ detail: (key: string) => Picture | null,
- *   label: (key: string, value: string, reason: string) => void,
+ *   label: (key: string, value: string, reason: string, name: string) => void,
  *   save?: () => void, moreText?: (key: string) => string }} CaseSource */
 
 /** What a person chose, which outlives a redrawn page.
  * @typedef {{ search: string, picks: Map<string, string>, order: string, isDown: boolean,
  *   left: string, right: string, onlyChanged: boolean, current: string,
  *   open: Set<string> }} CaseChoices */
+
+/** A name of a column as a person types it. @param {string} name @returns {string} */
+const plainName = (name) => name.toLowerCase().replace(/\s+/g, "");
 
 /** The text of a node. @param {any} node @returns {string} */
 function nodeText(node) {
@@ -114,6 +124,13 @@ function createCases(root, source, before) {
   const headNodes = [...table.tHead.rows[0].childNodes];
   const axes = columns.filter((field) => field.startsWith("axis"));
   const failure = columns.includes("verdict") ? "verdict" : "";
+  /** Fields of the columns by their titles. @type {Map<string, string>} */
+  const fields = new Map(heads.map((head) => [plainName(head.textContent), head.dataset.field]));
+  if (columns.includes("prompt")) fields.set("prompt", fields.get("prompt") ?? "prompt");
+  /** Names of the cells of the batch's table. @type {Set<string>} */
+  const cellNames = new Set();
+  /** Length of the longest text of each column. @type {Map<string, number>} */
+  const lengths = new Map();
   /** @type {Map<string, Case>} */
   const cases = new Map();
   /** @type {CaseChoices} */
@@ -145,9 +162,10 @@ function createCases(root, source, before) {
       values.set(field, (buttons.length ? buttons : cell.slice(2)).map(nodeText));
       sort.set(field, cell[1].value ?? nodeText(cell));
     });
-    const text = nodeText(node).toLowerCase();
+    const own = Object.entries(JSON.parse(attributes.value ?? "{}"));
+    const text = [nodeText(node), ...own.map(([, cell]) => cell)].join(" ").toLowerCase();
     return { key: attributes["data-key"], node, text, values, sort, row: null, open: null,
-      detail: null };
+      cells: new Map(own.map(([name, cell]) => [plainName(name), String(cell)])), detail: null };
   }
 
   /** Values of a column that a person chooses from. @param {Case} item */
@@ -155,6 +173,11 @@ function createCases(root, source, before) {
     for (const [field, set] of known) {
       for (const value of item.values.get(field) ?? []) if (set.size < MAX_CHOICES) set.add(value);
     }
+    for (const field of columns) {
+      const length = (item.values.get(field) ?? []).join(" · ").length;
+      if (length > (lengths.get(field) ?? 0)) lengths.set(field, length);
+    }
+    for (const name of item.cells.keys()) cellNames.add(name);
   }
 
   /** Write the choices of each column; what is chosen stays. */
@@ -168,6 +191,24 @@ function createCases(root, source, before) {
       select.value = choices.picks.get(field) ?? "";
       select.hidden = set.size === 0;
     }
+    setWidths();
+  }
+
+  /** Give each column the width of its texts, within limits. */
+  function setWidths() {
+    const widths = heads.map((head) => {
+      /** @type {string} */
+      const field = head.dataset.field;
+      const length = Math.max(head.textContent.length + 2, (lengths.get(field) ?? 0) + 1);
+      if (field === "prompt" || field === "answer") {
+        const part = Math.min(MAX_LONG, Math.max(MIN_LONG, length));
+        return [`minmax(${field === "answer" ? 14 : 8}em, ${part}fr)`, ""];
+      }
+      const chars = Math.min(MAX_CHARS, length);
+      return [WIDTHS[field] ?? `${chars}ch`, `minmax(0, ${chars}fr)`];
+    });
+    root.style.setProperty("--cols", widths.map(([wide]) => wide).join(" "));
+    root.style.setProperty("--short", widths.map(([, narrow]) => narrow).join(" "));
   }
 
   /** @param {Case} item */
@@ -185,8 +226,25 @@ function createCases(root, source, before) {
     }
     const words = choices.search.split(/\s+/).filter(Boolean);
     const other = pairs.get(item.key);
-    return words.every((word) => [item, other].some((one) => one &&
-      (one.text.includes(word) || source.moreText?.(one.key).includes(word))));
+    return words.every((word) => [item, other].some((one) => one && hasWord(one, word)));
+  }
+
+  /** True if a case has a word, or if a column has a value: `system:p1`, `cost>0`.
+   * @param {Case} item @param {string} word */
+  function hasWord(item, word) {
+    const [, title = "", sign = "", value = ""] = /^([^:<>=]+)([:<>=])(.*)$/.exec(word) ?? [];
+    const name = plainName(title);
+    const field = fields.get(name);
+    if (!title || (field === undefined && !cellNames.has(name))) {
+      return item.text.includes(word) || Boolean(source.moreText?.(item.key).includes(word));
+    }
+    const cell = item.cells.get(name);
+    const texts = field === undefined ? [] : item.values.get(field) ?? [];
+    const all = [...texts, ...cell === undefined ? [] : [cell]].map((text) => text.toLowerCase());
+    if (sign === ":") return value === "" || all.some((text) => text.includes(value));
+    if (sign === "=") return all.includes(value);
+    const number = Number.parseFloat((field && item.sort.get(field)) || (cell ?? ""));
+    return sign === ">" ? number > Number(value) : number < Number(value);
   }
 
   /** Pair the cases of the two chosen variants by row and attempt. */
@@ -318,6 +376,7 @@ function createCases(root, source, before) {
     removeRows();
     table.setAttribute("aria-rowcount", String(shown.length + 1));
     root.classList.toggle("nba-comparing", isCompared());
+    drawLegendDiff();
     if (!shown.includes(choices.current)) choices.current = shown[0] ?? "";
     patchHeads();
     writeCount();
@@ -325,6 +384,25 @@ function createCases(root, source, before) {
     while (drawn < FIRST_ROWS && performance.now() < end && drawNext());
     if (drawn < shown.length) slices.run(drawNext);
     else slices.end();
+  }
+
+  /** Show what differs in the texts that the two compared variants stand for. */
+  function drawLegendDiff() {
+    const [first] = pairs;
+    const two = first ? [cases.get(first[0]), first[1]] : [];
+    const text = (/** @type {Case | undefined} */ item, /** @type {string} */ axis) =>
+      [...root.querySelectorAll(`.nba-legend tr[data-field="${axis}"]`)].find((row) =>
+        row.getAttribute("value") === item?.values.get(axis)?.[0])?.lastChild.textContent;
+    const rows = axes.flatMap((axis) => {
+      const [a, b] = [text(two[0], axis), text(two[1], axis)];
+      if (a === undefined || b === undefined || a === b) return [];
+      const pieces = wordDiff(a, b);
+      const title = heads.find(({ dataset }) => dataset.field === axis)?.textContent ?? "";
+      return [["div", { class: "nba-lab" }, title], ["div", { class: "nba-halves" },
+        ["div", { class: "nba-side" }, ...diffNodes(pieces, "-")],
+        ["div", { class: "nba-side" }, ...diffNodes(pieces, "+")]]];
+    });
+    find(".nba-legend-diff").replaceChildren(...rows.map(build));
   }
 
   /** Redraw once for several changes. */
@@ -347,6 +425,9 @@ function createCases(root, source, before) {
     } else if (heads[0].parentElement !== table.tHead.rows[0]) {
       table.tHead.rows[0].replaceChildren(...headNodes);
     }
+    find(".nba-labelled").textContent = isCompared()
+      ? `labels the left side: ${find('select[data-field="left"]').selectedOptions[0]?.textContent}`
+      : "";
     for (const head of heads) {
       const isOrdered = head.dataset.field === choices.order;
       if (isOrdered) head.ariaSort = choices.isDown ? "descending" : "ascending";
@@ -362,15 +443,33 @@ function createCases(root, source, before) {
       return `${head?.textContent} = ${value}`;
     });
     if (choices.search) picked.push(`“${choices.search}”`);
-    const text = `${shown.length} of ${total} ${kind}${picked.length ? `: ${picked.join(", ")}` : ""}`;
+    const text = `${shown.length} of ${total} ${kind}${picked.length ? `: ${picked.join(", ")}` : ""}` +
+      changes() + (choices.search && !shown.length ? hint() : "");
     const line = find(".nba-shown");
     if (line.textContent !== text) line.textContent = text;
   }
 
+  /** Number of shown pairs whose verdict got better and worse. */
+  function changes() {
+    if (!isCompared() || !failure) return "";
+    const count = (/** @type {(from: string, to: string) => boolean} */ isCounted) =>
+      shown.filter((key) => isCounted(verdictOf(cases.get(key)), verdictOf(pairs.get(key)))).length;
+    const better = count((from, to) => FAILED.has(from) && to === "right");
+    const worse = count((from, to) => from === "right" && FAILED.has(to));
+    return ` · ${better} better, ${worse} worse`;
+  }
+
+  /** Says how to filter by a column. */
+  function hint() {
+    const names = new Set([...fields.keys(), ...cellNames]);
+    return ". Words are looked for in all texts; column:value, column=value and cost>0 in one " +
+      `column: ${[...names].slice(0, MAX_NAMES).join(", ")}`;
+  }
+
   // The current row
 
-  /** Make a row the current one and focus it, as soon as it is drawn. @param {string} key */
-  function focusRow(key) {
+  /** Make a row the current one. @param {string} key */
+  function makeCurrent(key) {
     const last = choices.current;
     choices.current = key;
     wanted = "";
@@ -379,6 +478,11 @@ function createCases(root, source, before) {
       const row = item && rowInPage(changed);
       if (row) setRow(row, item);
     }
+  }
+
+  /** Make a row the current one and focus it, as soon as it is drawn. @param {string} key */
+  function focusRow(key) {
+    makeCurrent(key);
     const row = rowInPage(key);
     if (!row) {
       wanted = key;
@@ -448,13 +552,18 @@ function createCases(root, source, before) {
     find(".nba-said").textContent = text;
   }
 
-  /** Label the current case. @param {string} value */
-  function mark(value) {
+  /** Label the current case, and go on to the next row. @param {string} value
+   * @param {(key: string) => void} goTo */
+  function mark(value, goTo) {
     const field = find('[data-field="reason"]');
     const key = choices.current;
     if (!cases.has(key)) return;
-    source.label(key, value, field.value.trim());
+    const item = cases.get(key);
+    const name = item ? [item.values.get("row")?.[0], variantOf(item)].filter(Boolean).join(" · ") : "";
+    source.label(key, value, field.value.trim(), name);
     field.value = "";
+    const next = shown[shown.indexOf(key) + 1];
+    if (next !== undefined) goTo(next);
   }
 
   /** The values of the buttons. @returns {string[]} */
@@ -484,7 +593,7 @@ function createCases(root, source, before) {
       return pick(columns[cell.cellIndex], button.textContent);
     }
     if (action === "order") return orderBy(button.closest("th").dataset.field);
-    if (action === "mark") return mark(button.value);
+    if (action === "mark") return mark(button.value, makeCurrent);
     if (action === "next") return toFailure(1);
     if (action === "save") return source.save?.();
     if (action === "all") showAll();
@@ -546,7 +655,7 @@ function createCases(root, source, before) {
     if (target.closest(".nba-opened") && key !== "Escape") return;
     const value = YES_NO[key] ?? key;
     const action = Object.hasOwn(CASE_KEYS, key) ? CASE_KEYS[key] : "";
-    if (/^[0-9yx]$/.test(key) && marks().includes(value)) mark(value);
+    if (/^[0-9yx]$/.test(key) && marks().includes(value)) mark(value, focusRow);
     else if (key === "Escape") focusRow(choices.current);
     else if (action) doByKey(action);
     else return;
@@ -629,11 +738,6 @@ function createCases(root, source, before) {
   table.setAttribute("role", "table");
   table.tHead.setAttribute("role", "rowgroup");
   table.tHead.rows[0].setAttribute("role", "row");
-  const widths = columns.map((field) =>
-    WIDTHS[field] ?? (field.startsWith("axis") ? "8em" : "5em"));
-  root.style.setProperty("--cols", widths.join(" "));
-  const short = heads.filter((head) => !head.matches(".nba-long")).length;
-  root.style.setProperty("--short", `repeat(${short}, minmax(0, 1fr))`);
   for (const head of heads) {
     head.setAttribute("role", "columnheader");
     head.setAttribute("scope", "col");
