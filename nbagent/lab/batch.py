@@ -192,8 +192,8 @@ class Batch(BatchInStore):
         """Return a variant's first case with a prompt: one without stops no others."""
         table, cases = self._table, list[PlannedCase]()
         for n in range(min(_MAX_EMPTY, len(table.rows))):
-            one = replace(table, keys=table.keys[n : n + 1], rows=table.rows[n : n + 1])
-            cases += cases_of(one, [variant], 1, "", names)
+            row = replace(table, keys=table.keys[n : n + 1], rows=table.rows[n : n + 1])
+            cases += cases_of(row, [variant], 1, "", names)
             if cases[-1].rendered.prompt.strip():
                 return cases[-1]
         return cases[0]
