@@ -56,7 +56,7 @@ FIRST_POLL_S, MAX_POLL_S = 1.0, 60.0
 """Wait before the second question about a batch; it grows by half each time, up to the other."""
 _GROWTH = 1.5
 _READ_ATTEMPTS = 5
-_MAX_SILENT = 8
+_MAX_SILENT = 5
 """Replies in a row without a state after which the wait ends."""
 _LINE_BYTES = 250
 """Bytes around the body of a request in a provider's batch, at most."""

@@ -156,11 +156,17 @@ def test_a_file_with_a_wrong_label_stores_nothing(
     assert len(stored) == 0
 
 
-def test_a_label_of_a_deleted_run_keeps_the_others_out_of_the_store(tmp_path: Path) -> None:
-    batch = done()
+def test_a_label_of_a_run_that_is_deleted_meanwhile_keeps_the_others_out_of_the_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = nbagent.batch(done().name)
     path = written(tmp_path, {**LABELS, "labels": labels(batch, 5, 4, 3)})
-    nbagent.forget(batch.results()[1].run_id)
-    with pytest.raises(nbagent.UsageError, match="nothing was stored"):
+    before: Any = batch.results()
+    nbagent.forget(before[1].run_id)
+    with pytest.raises(nbagent.UsageError, match=r"does not have.*nothing was stored"):
+        batch.add_labels(path)
+    monkeypatch.setattr(batch, "results", lambda: before)  # read just before
+    with pytest.raises(nbagent.UsageError, match=r"was deleted.*; nothing was stored"):
         batch.add_labels(path)
     assert len(nbagent.scores(scorer="liked")) == 0
 
