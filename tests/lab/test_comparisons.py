@@ -220,8 +220,8 @@ ODD: dict[str, tuple[Callable[[int, str], Any], dict[str, Any]]] = {
     "always false": (lambda n, label: False, {"mean": 0, "lo": 0, "note": "every score is 0"}),
     "always 0.3": (lambda n, label: 0.3, {"lo": pd.NA, "note": "equal rows: no interval"}),
     "always 3": (lambda n, label: 3, {"hi": pd.NA, "note": "every score is 3"}),
-    "huge": (lambda n, label: 1e300 * (n - 4), {"mean": -0.5e300}),
-    "the largest": (lambda n, label: 9e307 * (1 if n % 2 else -1), {"mean": 0}),
+    "huge": (lambda n, label: 1e299 * (n - 4), {"mean": -0.5e299}),
+    "the largest": (lambda n, label: 1e300 * (1 if n % 2 else -1), {"mean": 0}),
     "tiny": (lambda n, label: 1e-300 * n, {"mean": 3.5e-300}),
     "none at all": (lambda n, label: None, {"n": 0, "missing": 8, "mean": pd.NA, "lo": pd.NA}),
     "a single one": (

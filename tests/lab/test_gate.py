@@ -149,7 +149,7 @@ def test_a_mean_says_what_a_case_without_an_answer_counts() -> None:
     as_zero = some.check(min={"exact": 0.5}, max_failed=2)
     assert "10 cases, 2 without an answer counted as 0)" in str(as_zero)
     compared = some.check(baseline=rows(10), max_failed=2)
-    assert "10 pairs, 2 without an answer counted as 0)" in str(compared)
+    assert "10 pairs, 2 without an answer counted as 0, adjusted p 0.5)" in str(compared)
     left_out = some.check(max={"exact": 1}, max_failed=2)
     assert "8 cases, 2 without an answer left out)" in str(left_out)
     assert "without an answer counted" not in str(rows(8).check(min={"exact": 0.5}))
