@@ -85,7 +85,7 @@ _OF_CASE: dict[str, tuple[Dtype, Callable[[CaseResult], Any]]] = {
     "total_tokens": ("Int64", lambda case: case.total_tokens),
     "cost_usd": ("Float64", lambda case: case.cost_usd),
     "duration_ms": ("Float64", lambda case: case.duration_ms),
-    "tools": ("string", lambda case: ", ".join(tool.name for tool in case.tools) or None),
+    "tools_used": ("string", lambda case: ", ".join(tool.name for tool in case.tools) or None),
 }
 """Columns of a case: dtype, and its cell."""
 

@@ -78,8 +78,8 @@ class BatchResults(ABC):
         scores.
 
         `run_id`, `ok`, `stop_reason`, `error`, `text`, `turns`, `total_tokens`, `cost_usd` (of all
-        runs of the case, USD), `duration_ms`, `tools`, `output_…` for the fields of an answer of a
-        type, `score_…`. A column of the table with one of these names is renamed to `row_…`.
+        runs of the case, USD), `duration_ms`, `tools_used`, `output_…` for the fields of an answer
+        of a type, `score_…`. A column of the table with one of these names is renamed to `row_…`.
         """
         results = self.results()
         rows = self._rows(results)

@@ -16,10 +16,12 @@ from typing import Any
 import pandas as pd
 import pytest
 from pandas.testing import assert_frame_equal
-from stage_of_batches import agent, ask, asked, scorer, script
+from stage_of_batches import agent, ask, asked, note, scorer, script
 
 import nbagent
 from nbagent.contracts.errors import UsageError
+from nbagent.contracts.model import ChatRequest
+from nbagent.providers.offline import StepLike
 
 PROMPTS = {"v1": "{{ n }}?", "v2": "{{ n }}!"}
 TABLES: dict[str, Any] = {
@@ -195,3 +197,18 @@ def _database() -> Path:
     store = nbagent.open_run(nbagent.runs()["run_id"].iloc[0])._store  # pyright: ignore
     assert store.path is not None
     return Path(store.path)
+
+
+def test_an_axis_of_tools_is_a_column_beside_the_tools_that_were_used() -> None:
+    vary = {"tools": {"none": "none", "note": [note]}}
+    batch = agent(note_or_answer).map(pd.DataFrame({"n": [1]}), "{{ n }}", name="b", vary=vary)
+    batch.wait()
+    for same in (batch, nbagent.batch("b")):
+        assert same.frame()["tools"].tolist() == ["none", "note"]
+        assert same.frame()["tools_used"].fillna("").tolist() == ["", "note"]
+        assert same.compare("turns")["tools"].tolist() == ["none", "note"]
+
+
+def note_or_answer(request: ChatRequest) -> StepLike:
+    is_called = not request.tools or request.messages[-1].role == "tool"
+    return "done" if is_called else nbagent.offline.call("note", text="x")
