@@ -152,11 +152,15 @@ def columns_of_cases(
     has_attempts, has_shared_prompts = False, True
     longest: dict[str, int] = {}
     used: set[str] = set()
+    untold: set[str] = set()
+    """Columns that say more than the row's key and prompt."""
     for result in results:
         has_attempts = has_attempts or result.attempt > 1
         for column, cell in result.cells.items():
             size = len(cell) if isinstance(cell, str) else 0
             longest[column] = max(longest.get(column, 0), size)
+            if str(cell) != result.row_key and str(cell) not in result.prompt:
+                untold.add(column)
         if result.prompt:
             shared = prompts.setdefault(result.row_key, result.prompt)
             has_shared_prompts = has_shared_prompts and shared == result.prompt
@@ -167,7 +171,7 @@ def columns_of_cases(
     return replace(
         columns,
         names=names,
-        cells=_expected_columns(longest, used),
+        cells=_expected_columns(longest, used & untold),
         axes=() if columns.is_blind else tuple(names.varying())[:_MAX_AXES],
         scores=tuple(scored)[:_MAX_SCORES] if not columns.is_blind else (columns.label,),
         deciding=frozenset(n for n, records in by_name.items() if _is_deciding(records)),

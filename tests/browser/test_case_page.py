@@ -48,6 +48,13 @@ def focused_row(page: Page) -> str:
     return page.evaluate("document.activeElement.closest('.nba-unfold')?.textContent ?? ''")
 
 
+def test_keys_move_through_a_file_at_once(page: Page, tmp_path: Path) -> None:
+    open_file(page, file_of(cases(12), tmp_path), 24)
+    page.keyboard.press("n")
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.activeElement.closest('.nba-unfold')?.ariaExpanded === 'true'")
+
+
 def test_rows_are_filtered_by_words_choices_and_values(shown: Any, page: Page) -> None:
     expect(page.locator(COUNT)).to_have_text("24 of 24 cases")
     page.get_by_label("Filter the rows by words").fill("ROW-1 answer 1")

@@ -153,3 +153,10 @@ def test_a_row_has_the_same_names_and_numbers_whatever_its_size() -> None:
     assert [row[2:4] for row in small] == [row[2:4] for row in rows]
     assert len({text_of(row[3]) for row in rows}) == 2
     assert len({text_of(row[2]) for row in rows}) == 4
+
+
+def test_the_columns_beside_an_answer_say_more_than_its_key_and_prompt() -> None:
+    cells = {"id": "k", "message": "How many?", "expected": "7", "country": "NO"}
+    scored = score(True, row=dict.fromkeys(cells, "sha"))
+    cases = [case(scored, cells=cells, prompt="How many?")]
+    assert columns_of_cases(cases, "b").cells == ("expected", "country")

@@ -135,6 +135,8 @@ function showCaseFile(main) {
 
   for (let n = 0; n <= FIRST_ROWS && addRow(); n++);
   slices.run(addRow);
+  // So that keys move through the cases at once: nothing else is on this page.
+  root.querySelector(".nba-case-scroll")?.focus({ preventScroll: true });
 }
 
 showCaseFile(/** @type {Element} */ (document.querySelector("main")));
