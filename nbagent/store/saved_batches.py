@@ -40,7 +40,7 @@ _MAX_AXES = 100
 _MAX_INTEGER = 2**53
 _COLUMNS = {
     *("row_key", "attempt", "run_id", "ok", "state", "value", "stop_reason", "error", "text"),
-    *("turns", "total_tokens", "cost_usd", "duration_ms"),
+    *("turns", "total_tokens", "cost_usd", "duration_ms", "tools_used"),
 }
 """Columns of `frame()` and `cells()` beside the axes; no option of a run has such a name."""
 _COLUMN_STARTS = ("score_", "output_")
