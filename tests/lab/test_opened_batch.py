@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 import sqlite3
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -172,7 +173,7 @@ def test_values_that_may_hold_keys_are_not_stored() -> None:
 )
 def test_a_batch_without_a_plan_is_opened_by_its_runs(doc: Any) -> None:
     batch = ask(vary={"prompt": PROMPTS}, template="", score=is_long).wait()
-    with sqlite3.connect(_database()) as connection:
+    with closing(sqlite3.connect(_database())) as connection, connection:
         connection.execute("UPDATE batches SET doc = ?", (json.dumps(doc),))
     opened = nbagent.batch("b")
     assert_frame_equal(opened.compare(), batch.compare())

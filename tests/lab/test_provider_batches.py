@@ -163,7 +163,7 @@ def _foreign(results: list[Any]) -> list[Any]:
 
 def _strange(lines: list[Any]) -> list[Any]:
     """The texts of two answers are no UTF-8, and half a character; one line is nested deeply."""
-    deep = b"[" * 5_000 + b"]" * 5_000
+    deep = b"[" * 200_000 + b"]" * 200_000
     first, second, third, *rest = lines
     return [
         first.replace(b"a:0", b"a:\xff"),
