@@ -62,7 +62,7 @@ from nbagent.store.batches import (
 from nbagent.store.provider_batches import waiting_notes
 from nbagent.store.saved_batches import batch_reference
 from nbagent.store.writer import Store
-from nbagent.view.batch import BatchProgress, batch_text
+from nbagent.view.batch import BatchProgress
 from nbagent.view.listing import Listing
 from nbagent.view.text_format import pluralize
 
@@ -548,13 +548,6 @@ class Batch(BatchInStore):
         progress = self.progress
         done = f"{progress.ok + progress.failed} of {pluralize(progress.total, 'case')} done"
         return f"<Batch {self.name} {progress.state}, {done}>"
-
-    def __str__(self) -> str:
-        return batch_text(self.progress)
-
-    def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress, self):
-            print(self)
 
 
 def active_batches() -> list[Batch]:

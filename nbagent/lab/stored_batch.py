@@ -31,7 +31,13 @@ from nbagent.session.request import RunRequest
 from nbagent.session.stores import store_to_read
 from nbagent.session.template import Rendered, Template
 from nbagent.settings.sources import current_settings, project_file_error
-from nbagent.store.batches import JUDGE_SUFFIX, batch_doc, batch_names, runs_of_batch
+from nbagent.store.batches import (
+    JUDGE_SUFFIX,
+    CaseRun,
+    batch_doc,
+    batch_names,
+    runs_of_batch,
+)
 from nbagent.store.columns import CORRUPT_ROW
 from nbagent.store.provider_batches import waiting_notes
 from nbagent.store.saved_batches import to_notebook_batch
@@ -66,6 +72,10 @@ class BatchInStore(BatchResults):
     @abstractmethod
     def resume(self) -> Self:
         """Continue with the missing cases, and wait."""
+
+    @abstractmethod
+    def stop(self, *, after_rows: bool = False) -> None:
+        """Stop at once, or pause after the running cases (`after_rows`). Any thread."""
 
     def _baseline(self, source: Any) -> BatchResults:
         if not isinstance(source, str) or source.endswith(".json"):
@@ -109,13 +119,7 @@ class BatchInStore(BatchResults):
             by: name of the person.
             reason: require a reason for each label.
         """
-        # Deleted runs (`%agent forget`) are left out.
-        there = {case_run.run.id for case_run in runs_of_batch(self._store, self.name)}
-        cases = [
-            (result.cells, result.run_id)
-            for result in self.results()
-            if result.status == "ok" and result.run_id in there
-        ]
+        cases = [(case.cells, case.run_id) for case in self.results() if case.status == "ok"]
         # Late: a review imports the code that asks a person.
         from nbagent.lab.review import Review
 
@@ -164,6 +168,15 @@ class BatchInStore(BatchResults):
         """
         return add_labels(self, path, by)
 
+    # Display
+
+    def __str__(self) -> str:
+        return batch_text(self.progress)
+
+    def _ipython_display_(self) -> None:
+        if not frontend().show_batch(self.progress, self):
+            print(self)
+
 
 class StoredBatch(BatchInStore):
     """Batch opened by its name: its results, as they are in the store now.
@@ -192,14 +205,15 @@ class StoredBatch(BatchInStore):
 
     def results(self) -> tuple[CaseResult, ...]:
         """Return all cases in their order: rows, then variants, then repeats."""
-        entries = self._entries()
+        return self._results_of(self._entries(runs_of_batch(self._store, self.name)))
+
+    def _results_of(self, entries: Sequence[CaseState]) -> tuple[CaseResult, ...]:
         rows = self._table.rows
         cells = [rows.get(entry.planned.case.row_key, {}) for entry in entries]
         return read_results(self._store, entries, {}, cells)
 
-    def _entries(self) -> list[CaseState]:
+    def _entries(self, runs: Sequence[CaseRun]) -> list[CaseState]:
         """Build the cases of the plan, or of the runs where no plan is stored."""
-        runs = runs_of_batch(self._store, self.name)
         cases = self._planned or [case_run.case for case_run in runs]
         variants: dict[tuple[str, ...], Variant] = {}
         planned = dict[tuple[str, ...], PlannedCase]()
@@ -262,11 +276,11 @@ class StoredBatch(BatchInStore):
     @property
     def progress(self) -> BatchProgress:
         """Progress as the store has it now."""
-        entries = self._entries()
-        scores = {result.run_id: result.scores for result in self.results() if result.run_id}
-        for entry in entries:
-            entry.scores = numeric_scores(joint_scores(scores.get(entry.run_id, ())))
-        return stored_progress(self._store, self.name, entries)
+        runs = runs_of_batch(self._store, self.name)
+        entries = self._entries(runs)
+        for entry, result in zip(entries, self._results_of(entries), strict=True):
+            entry.scores = numeric_scores(joint_scores(result.scores))
+        return stored_progress(self._store, self.name, entries, runs)
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
@@ -278,17 +292,11 @@ class StoredBatch(BatchInStore):
         done = f"{progress.ok + progress.failed} of {pluralize(progress.total, 'case')} done"
         return f"<StoredBatch {self.name}, {done}>"
 
-    def __str__(self) -> str:
-        return batch_text(self.progress)
 
-    def _ipython_display_(self) -> None:
-        if not frontend().show_batch(self.progress, self):
-            print(self)
-
-
-def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> BatchProgress:
+def stored_progress(
+    store: Store, name: str, entries: Sequence[CaseState], runs: Sequence[CaseRun]
+) -> BatchProgress:
     """Return the progress of a batch that this process does not run."""
-    runs = runs_of_batch(store, name)
     judges = runs_of_batch(store, name + JUDGE_SUFFIX)
     costs = [entry.cost_usd for entry in entries if entry.cost_usd is not None]
     counts = Counter(entry.status for entry in entries)
@@ -321,13 +329,13 @@ def stored_progress(store: Store, name: str, entries: Sequence[CaseState]) -> Ba
 def _open_batch(store: Store, name: str) -> StoredBatch:
     """Open a batch of a store; the error suggests the nearest name."""
     doc = batch_doc(store, name)
-    if doc is None and name.endswith(".json"):
-        raise UsageError(f"there is no batch {name!r}; nbagent.read_batch({name!r}) reads a file")
-    if doc is None:
+    if doc is not None:
+        return StoredBatch(store, name, doc)
+    hint = f"; nbagent.read_batch({name!r}) reads a file"
+    if not name.endswith(".json"):
         known = batch_names(store)
         hint = nearest_or_all(name, known, "the batches are") or "; the store has none"
-        raise UsageError(f"there is no batch {name!r}{hint}")
-    return StoredBatch(store, name, doc)
+    raise UsageError(f"there is no batch {name!r}{hint}")
 
 
 def batch(
