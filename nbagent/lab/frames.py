@@ -140,30 +140,37 @@ def _score_column(values: Sequence[bool | float | str | None], bools: Dtype = "b
     return dataframes.array_of(dtype, cells)
 
 
-def direction_of(results: Sequence[CaseResult], score: str | None) -> Better:
-    """Return the direction of a score, as its scorer stored it last, or of a measure."""
-    names = score_names(results)
-    name = _chosen_score(score, names)
-    if name not in names:
-        return "lower"
-    scores = [each for result in results for each in result.scores if each.scorer == name]
-    return max(scores, key=lambda each: each.at).better
+@dataclass(frozen=True, slots=True)
+class ChosenScore:
+    """A score of a batch, or a measure that needs no scorer."""
+
+    name: str
+    is_measure: bool
+    better: Better
 
 
-def cells_of_results(
-    results: Sequence[CaseResult], score: str | None, axes: Sequence[str]
-) -> DataFrame:
-    """Build the frame of `cells()`.
+def choose_score(results: Sequence[CaseResult], score: str | None) -> ChosenScore:
+    """Find a score by its name, which may be left out if there is one, or a measure.
+
+    Its direction is the one that its scorer stored last; of a measure less is better.
 
     Raises:
         UsageError: there is no such score.
     """
     names = score_names(results)
-    name = _chosen_score(score, names)
-    if name in names:
-        values = [_score_of(result, name) for result in results]
-    else:
-        values = [_measure_of(result, name) for result in results]
+    name = _chosen_name(score, names)
+    if name not in names:
+        return ChosenScore(name, True, "lower")
+    scores = [each for result in results for each in result.scores if each.scorer == name]
+    return ChosenScore(name, False, max(scores, key=lambda each: each.at).better)
+
+
+def cells_of_results(
+    results: Sequence[CaseResult], score: ChosenScore, axes: Sequence[str]
+) -> DataFrame:
+    """Build the frame of `cells()`."""
+    read = _measure_of if score.is_measure else _score_of
+    values = [read(result, score.name) for result in results]
     columns: dict[str, Any] = {
         "row_key": [result.row_key for result in results],
         **{axis: [result.labels[axis] for result in results] for axis in axes},
@@ -191,17 +198,18 @@ def with_table_columns(cells: DataFrame, results: Sequence[CaseResult]) -> DataF
     return made
 
 
-def with_ties(cells: DataFrame, results: Sequence[CaseResult], score: str | None) -> DataFrame:
+def is_tied(result: CaseResult, name: str) -> bool:
+    """True if people gave the score different values, which have no joint one."""
+    values = [own.value for own in result.scores if own.scorer == name]
+    return any(value is not None for value in values) and _score_of(result, name) is None
+
+
+def with_ties(cells: DataFrame, results: Sequence[CaseResult], name: str) -> DataFrame:
     """Tell apart, in the state, missing scores of which people gave different values (`tied`)."""
     made: Any = cells
-    name = _chosen_score(score, score_names(results))
-    is_tied = [
-        any(own.scorer == name and own.value is not None for own in result.scores)
-        for result in results
-    ]
     states = [
-        "tied" if tied and state == "missing" else state
-        for state, tied in zip(made["state"].tolist(), is_tied, strict=True)
+        "tied" if state == "missing" and is_tied(result, name) else state
+        for state, result in zip(made["state"].tolist(), results, strict=True)
     ]
     return made.assign(state=states)
 
@@ -212,7 +220,7 @@ def _measure_of(result: CaseResult, name: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _chosen_score(score: str | None, known: Sequence[str]) -> str:
+def _chosen_name(score: str | None, known: Sequence[str]) -> str:
     name = score or (known[0] if len(known) == 1 else None)
     if name is not None and (name in known or name in MEASURES):
         return name

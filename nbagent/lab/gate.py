@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from nbagent.contracts.case_results import CaseResult, joint_scores
+from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.checks import Check, CheckedRow
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.records import Better, ScoreRecord
 from nbagent.lab import statistics
 from nbagent.lab.check_result import CheckResult
-from nbagent.lab.frames import MEASURES, cells_of_results, direction_of, score_names
+from nbagent.lab.frames import cells_of_results, choose_score, is_tied, score_names
 from nbagent.lab.joined_results import BATCH_AXIS, JoinedResults, join_results
 from nbagent.view.text_format import format_cost, one_line, pluralize
 
@@ -187,7 +187,7 @@ def _has_failed(case: CaseResult) -> bool:
 
 def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
     """Yield a check if cases with an answer lack a score. A scorer may return None on purpose."""
-    if _is_measure(results, score):
+    if choose_score(results, score).is_measure:
         return
     unscored = [case for case in results if case.status == "ok" and not _is_scored(case, score)]
     if unscored:
@@ -203,13 +203,7 @@ def _scored(results: Sequence[CaseResult], score: str) -> Iterator[Check]:
 def _is_scored(case: CaseResult, score: str) -> bool:
     """True if a score counts. Labels of people who disagree give none, but not on purpose."""
     own = [record for record in case.scores if record.scorer == score]
-    return any(map(_is_usable, own)) and not _is_disputed(own, score)
-
-
-def _is_disputed(own: Sequence[ScoreRecord], score: str) -> bool:
-    joint = joint_scores(own).get(score)
-    values = [record.value for record in own if record.value is not None]
-    return joint is not None and joint.value is None and len(values) > 1
+    return any(map(_is_usable, own)) and not is_tied(case, score)
 
 
 def _is_usable(score: ScoreRecord) -> bool:
@@ -218,9 +212,8 @@ def _is_usable(score: ScoreRecord) -> bool:
 
 
 def _scorer_error(case: CaseResult, score: str) -> str:
-    own = [record for record in case.scores if record.scorer == score]
-    errors = (record.error for record in own if record.error)
-    return next(errors, "its labels differ" if _is_disputed(own, score) else "not scored")
+    errors = (own.error for own in case.scores if own.scorer == score and own.error)
+    return next(errors, "its labels differ" if is_tied(case, score) else "not scored")
 
 
 def _cost(results: Sequence[CaseResult], limit: float) -> Check:
@@ -248,7 +241,8 @@ _Scored = tuple[CaseResult, float | None]
 def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -> Iterator[Check]:
     """Yield a check of the mean of a score for each variant."""
     axes = _axes(results)
-    cells: Any = cells_of_results(results, score, axes)
+    chosen = choose_score(results, score)
+    cells: Any = cells_of_results(results, chosen, axes)
     labels = [value for value in cells["value"].tolist() if isinstance(value, str)]
     if labels:
         raise UsageError(
@@ -266,7 +260,7 @@ def _means(results: Sequence[CaseResult], score: str, sign: str, limit: float) -
         by=others,
         failed=failed,
         better=better,
-        is_measure=_is_measure(results, score),
+        is_measure=chosen.is_measure,
     )
     values = cells["value"].tolist()
     by_variant: dict[str, list[_Scored]] = {}
@@ -349,11 +343,6 @@ def _worst(scored: Sequence[_Scored], score: str, limit: float, sign: str) -> di
     )
 
 
-def _is_measure(results: Sequence[CaseResult], score: str) -> bool:
-    """True for the cost, tokens, time and turns of a case, which need no scorer."""
-    return score in MEASURES and score not in score_names(results)
-
-
 def _number(value: Any) -> float | None:
     try:
         return float(value)
@@ -405,11 +394,13 @@ def _is_number_score(score: ScoreRecord, name: str) -> bool:
 
 def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iterator[Check]:
     """Yield the checks of a score against the baseline, for each variant."""
-    _check_versions(joined, score)
+    chosen = choose_score(joined.results, score)
+    if not chosen.is_measure:
+        _check_versions(joined, score)
     axes = _axes(joined.results)
-    cells: Any = cells_of_results(joined.results, score, axes)
+    cells: Any = cells_of_results(joined.results, chosen, axes)
     others = [axis for axis in axes if axis != BATCH_AXIS]
-    better = direction_of(joined.results, score)
+    better = chosen.better
     compared: Any = statistics.compare(
         cells,
         axes,
@@ -418,7 +409,7 @@ def _compared(joined: JoinedResults, score: str, required: Requirements) -> Iter
         baseline=_BASELINE,
         failed=_failed_value(cells, better),
         better=better,
-        is_measure=_is_measure(joined.results, score),
+        is_measure=chosen.is_measure,
     )
     worse: Any = statistics.flips(
         cells, axes, _BASELINE, _NOW, only="worse", over=BATCH_AXIS, better=better
@@ -443,8 +434,6 @@ def _with_labels(
 
 def _check_versions(joined: JoinedResults, score: str) -> None:
     """Refuse scores that two versions of a scorer gave."""
-    if _is_measure(joined.results, score):
-        return
     versions: dict[str, set[int]] = {label: set() for label in joined.labels}
     for case in joined.results:
         versions[case.labels[BATCH_AXIS]] |= {

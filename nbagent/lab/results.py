@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nbagent.contracts.case_results import MEASURES, CaseResult
+from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_name, nearest_or_all
 from nbagent.lab import agreement as agreements
@@ -24,9 +24,8 @@ from nbagent.lab.case_pages import export_cases, page_options
 from nbagent.lab.check_result import CheckResult
 from nbagent.lab.frames import (
     cells_of_results,
-    direction_of,
+    choose_score,
     frame_of_results,
-    score_names,
     with_table_columns,
     with_ties,
 )
@@ -101,7 +100,8 @@ class BatchResults(ABC):
         `missing`), `value`, `cost_usd`, `text`. `cost_usd` is the original cost of the answer,
         also if a recording answered this time.
         """
-        return cells_of_results(self.results(), score, [*self.axes])
+        results = self.results()
+        return cells_of_results(results, choose_score(results, score), [*self.axes])
 
     def only(self, **labels: str) -> CaseResults:
         """Return the cases with these labels, such as `only(prompt="v2")`, as a batch.
@@ -177,9 +177,9 @@ class BatchResults(ABC):
             )
         if score_or_batch is not None and score is not None:
             raise UsageError(f"the score is given twice: {score_or_batch!r} and {score!r}")
-        score = score_or_batch or score
         results, axes = self.results(), [*self.axes]
-        cells = with_ties(cells_of_results(results, score, axes), results, score)
+        chosen = choose_score(results, score_or_batch or score)
+        cells = with_ties(cells_of_results(results, chosen, axes), results, chosen.name)
         if by is not None and not {*([by] if isinstance(by, str) else by)} <= {*axes}:
             cells = with_table_columns(cells, results)
         return statistics.compare(
@@ -189,8 +189,8 @@ class BatchResults(ABC):
             by=by,
             baseline=None if baseline is None else str(baseline),
             failed=failed,
-            better=direction_of(results, score),
-            is_measure=score in MEASURES and score not in score_names(results),
+            better=chosen.better,
+            is_measure=chosen.is_measure,
             pass_at=pass_at,
             pass_all=pass_all,
         )
@@ -213,14 +213,15 @@ class BatchResults(ABC):
         if b is None:
             raise UsageError(f"{a!r} is compared with nothing; give two labels, or another batch")
         results, axes = self.results(), [*self.axes]
+        chosen = choose_score(results, score)
         return statistics.flips(
-            cells_of_results(results, score, axes),
+            cells_of_results(results, chosen, axes),
             axes,
             a,
             b,
             only=only,
             over=over,
-            better=direction_of(results, score),
+            better=chosen.better,
         )
 
     def _joined(self, other: BatchResults) -> CaseResults:
