@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError, describe_error
-from nbagent.files.opening import LinkRefused, replace_named_file
+from nbagent.export.written_file import write_export
 from nbagent.settings.sources import named_path, to_path
 from nbagent.store.saved_batches import (
     SavedBatch,
@@ -32,16 +32,7 @@ def save_batch(
 ) -> Path:
     """Write a batch to a JSON file; see `BatchResults.save`."""
     file = named_path(path, "path", base=Path.cwd())
-    text = file_text(batch_lines(name, axes, results, max_bytes=_MAX_SAVED_BYTES))
-    try:
-        replace_named_file(file, text.encode())
-    except LinkRefused as error:
-        raise UsageError(
-            f"{path} is not written: {error.link.name} is a link, and links below the project are "
-            f"not followed; name {os.path.realpath(path)} to write there"
-        ) from None
-    except OSError as error:
-        raise UsageError(f"{path} cannot be written ({describe_error(error)})") from None
+    write_export(file_text(batch_lines(name, axes, results, max_bytes=_MAX_SAVED_BYTES)), path)
     return file
 
 

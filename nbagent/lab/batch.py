@@ -521,6 +521,10 @@ class Batch(BatchInStore):
     def _has_key_column(self) -> bool:
         return self._map_options.key is not None
 
+    @property
+    def _vary(self) -> Mapping[str, Any]:
+        return self._map_options.vary or {}
+
     def dry_run(self) -> Listing:
         """Estimate requests, tokens and USD, and list calls that would need approval."""
         has_judges = any(scorer.costs for scorer in self._scorers)
@@ -541,7 +545,7 @@ class Batch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        hidden = {"await_end", "case_source", "notebook_record"}
+        hidden = {"await_end", "case_source", "notebook_record", "run_loader"}
         return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:

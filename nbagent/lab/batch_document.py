@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 from nbagent.contracts.canonical import dump_json
 from nbagent.contracts.records import Case
-from nbagent.lab.plan import MapOptions, PlannedCase, Table
-from nbagent.settings.options import RunOptions
+from nbagent.lab.plan import MapOptions, PlannedCase, Table, is_secret_axis
 from nbagent.settings.types import MAX_CASES
-from nbagent.shown.images import of_class
 from nbagent.shown.values import to_text
+from nbagent.store.saved_batches import json_cell
 
 _MAX_CELL_CHARS = 20_000
 _MAX_TABLE_BYTES = 16_000_000
@@ -45,7 +43,7 @@ def plan_doc(
 
 
 def _table_doc(table: Table) -> dict[str, Any] | None:
-    rows = [[json_cell(cell) for cell in row.values()] for row in table.rows]
+    rows = [[json_cell(cell, _cell_text) for cell in row.values()] for row in table.rows]
     if len(dump_json(rows)) > _MAX_TABLE_BYTES:
         return None
     data: Any = table.data
@@ -53,26 +51,8 @@ def _table_doc(table: Table) -> dict[str, Any] | None:
     return {"columns": [*table.columns], "dtypes": dtypes, "rows": rows}
 
 
-def json_cell(cell: Any) -> Any:
-    """Return a cell of a table as a JSON value; other values as text, missing ones as None."""
-    if of_class(cell, "numpy", "generic"):
-        cell = cell.item()
-    if cell is None or isinstance(cell, bool | int):
-        return cell
-    if isinstance(cell, float):
-        return cell if math.isfinite(cell) else None
-    if not isinstance(cell, str) and _is_missing(cell):
-        return None
+def _cell_text(cell: Any) -> str:
     return to_text(cell, _MAX_CELL_CHARS)
-
-
-def _is_missing(cell: Any) -> bool:
-    try:
-        return bool(cell != cell)
-    except TypeError:  # pandas.NA
-        return True
-    except ValueError:  # an array
-        return False
 
 
 def map_doc(template: str, how: MapOptions) -> dict[str, Any]:
@@ -89,8 +69,7 @@ def map_doc(template: str, how: MapOptions) -> dict[str, Any]:
 
 def _is_storable(axis: str, values: Any) -> bool:
     """True for plain values that cannot hold a key: no tools, models as objects, headers."""
-    row = RunOptions.rows().get(axis)
-    if row is not None and row.secret:
+    if is_secret_axis(axis):
         return False
     listed: list[Any] = [*values.values()] if isinstance(values, Mapping) else [*values]
     return all(map(_is_plain, listed))

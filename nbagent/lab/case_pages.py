@@ -15,16 +15,15 @@ from typing import Any, Protocol, cast
 
 from nbagent.contracts.canonical import json_object, load_json, sha256_hex, utc_now
 from nbagent.contracts.case_results import CaseResult
-from nbagent.contracts.errors import NbagentError, UsageError
+from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord, ScoreRecord
 from nbagent.export.case_file import case_file
 from nbagent.export.written_file import write_export
-from nbagent.lab.plan import MapOptions
-from nbagent.lab.review import PERSON, checked_person, score
+from nbagent.lab.plan import is_secret_axis
+from nbagent.lab.review import MAX_SCALE, PERSON, checked_person, score
 from nbagent.lab.scorers import TEXT_CHARS, checked_name
 from nbagent.session.frontend import frontend
-from nbagent.settings.options import RunOptions
 from nbagent.settings.sources import to_path
 from nbagent.shown.texts import safe_repr
 from nbagent.store.batches import save_labels
@@ -32,8 +31,6 @@ from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, is_active
 from nbagent.view.case_table import DEFAULT_LABEL, cases_text, columns_of_cases
 
-MAX_SCALE = 5
-"""The page has keys for labels 1 to 5."""
 _WHOLE = range(1, MAX_SCALE + 1)
 _MAX_LABEL_BYTES = 50_000_000
 _MAX_LABELS = 100_000
@@ -46,6 +43,11 @@ class CasesOfBatch(Protocol):
     name: str
 
     def results(self) -> Sequence[CaseResult]: ...
+
+    def variant_texts(self) -> Sequence[tuple[str, str, str]]: ...
+
+    @property
+    def run_loader(self) -> Callable[[str], RunRecord | None] | None: ...
 
 
 class BatchWithRuns(CasesOfBatch, Protocol):
@@ -78,36 +80,23 @@ def page_options(
     }
 
 
-def legend_of(batch: CasesOfBatch) -> tuple[tuple[str, str, str], ...]:
-    """Return axis, label and text of each variant's text, such as a system prompt.
-
-    A batch that was opened by its name has the texts of its document, or of its runs.
-    """
-    doc: Mapping[str, Any] = getattr(batch, "_doc", None) or {}
-    how: MapOptions | None = getattr(batch, "_map_options", None)
-    vary: Mapping[str, Any] = (how.vary if how else None) or doc.get("map", {}).get("vary") or {}
-    named = [
+def varied_texts(vary: Mapping[str, Any]) -> tuple[tuple[str, str, str], ...]:
+    """Return axis, label and text of each value of `vary` that is a named text."""
+    return tuple(
         (axis, str(label), text)
         for axis, values in vary.items()
         if isinstance(values, Mapping)
         for label, text in cast("Mapping[Any, Any]", values).items()
-        if isinstance(text, str) and text != str(label) and not _is_secret(axis)
-    ]
-    return (*named,) if vary else _texts_of_runs(batch)
+        if isinstance(text, str) and text != str(label) and not is_secret_axis(axis)
+    )
 
 
-def _is_secret(axis: str) -> bool:
-    row = RunOptions.rows().get(axis)
-    return row is not None and row.secret
-
-
-def _texts_of_runs(batch: CasesOfBatch) -> tuple[tuple[str, str, str], ...]:
+def system_texts(
+    results: Sequence[CaseResult], load: Callable[[str], RunRecord | None]
+) -> tuple[tuple[str, str, str], ...]:
     """Return the system prompt of each label of the axis `system`, from a run with it."""
-    load = _loader(batch)
-    ids = {
-        c.labels["system"]: c.run_id for c in batch.results() if c.run_id and "system" in c.labels
-    }
-    runs = [(label, load(run_id)) for label, run_id in ids.items()] if load else []
+    ids = {c.labels["system"]: c.run_id for c in results if c.run_id and "system" in c.labels}
+    runs = [(label, load(run_id)) for label, run_id in ids.items()]
     return tuple(
         ("system", label, text)
         for label, run in runs
@@ -127,7 +116,7 @@ class BatchCases:
 
     def __post_init__(self) -> None:
         """Add the texts of the variants to the options."""
-        self.options = {**self.options, "legend": legend_of(self.batch)}
+        self.options = {**self.options, "legend": (*self.batch.variant_texts(),)}
 
     @property
     def name(self) -> str:
@@ -202,26 +191,12 @@ def export_cases(
         hint = nearest_or_all(format, _FORMATS, "take one of")
         raise UsageError(f"format={safe_repr(format, 40)} is unknown{hint}")
     results = page_cases(batch.results(), options)
-    columns = columns_of_cases(results, batch.name, **options, legend=legend_of(batch))
-    text = case_file(results, columns, load=_loader(batch))
+    legend = (*batch.variant_texts(),)
+    columns = columns_of_cases(results, batch.name, **options, legend=legend)
+    text = case_file(results, columns, load=batch.run_loader)
     if path is not None:
         write_export(text, path)
     return text
-
-
-def _loader(batch: CasesOfBatch) -> Callable[[str], RunRecord | None] | None:
-    """Return a function that loads a run of the batch; None for a batch without a store."""
-    store: Store | None = getattr(batch, "_store", None)
-    if store is None:
-        return None
-
-    def load(run_id: str) -> RunRecord | None:
-        try:
-            return store.load(run_id)
-        except NbagentError:  # it was deleted
-            return None
-
-    return load
 
 
 # Labels of a file

@@ -282,7 +282,7 @@ def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
     if axis not in (PROMPT, *known):
         hint = nearest_or_all(axis, (PROMPT, *known), "known:")
         raise UsageError(f"vary: {axis!r} is no option of a run{hint}")
-    is_secret = axis != PROMPT and RunOptions.rows()[axis].secret
+    is_secret = is_secret_axis(axis)
     if isinstance(listed, Mapping):
         values = {str(k): value for k, value in cast("Mapping[Any, Any]", listed).items()}
         n = len(cast("Mapping[Any, Any]", listed))
@@ -303,6 +303,12 @@ def _axis_values(axis: str, listed: Any) -> dict[str, Any]:
     ):
         raise UsageError("vary: the values of prompt are templates; write them as text")
     return values
+
+
+def is_secret_axis(axis: str) -> bool:
+    """True if the values of an axis may hold keys, so that they are neither stored nor shown."""
+    row = RunOptions.rows().get(axis)
+    return row is not None and row.secret
 
 
 def _label(value: Any) -> str:

@@ -7,7 +7,6 @@ in both orders; otherwise the pair is a tie.
 from __future__ import annotations
 
 import asyncio
-import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,8 @@ from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_or_all
 from nbagent.contracts.records import RunRecord
 from nbagent.lab.agreement import share_interval
+from nbagent.lab.detectable import ALPHA
+from nbagent.lab.distributions import coin_p
 from nbagent.lab.judges import (
     check_named_columns,
     checked_rubric,
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 TIE = "tie"
-_MAX_CHANCE = 0.05
 _MAX_NAME_CHARS = 60
 # Part of recorded requests: keep each word.
 _RULES = """\
@@ -279,7 +279,7 @@ def _verdict_text(
     if lo is None or hi is None or len({*rows}) < FEWEST_PAIRS:
         return "too few rows for a verdict"
     # The interval is of a large sample's kind, so few rows have to pass the exact test, too.
-    if _sign_test(shares, rows) > _MAX_CHANCE or lo <= 0.5 <= hi:
+    if _sign_test(shares, rows) > ALPHA or lo <= 0.5 <= hi:
         return "no preference shown"
     return f"{pairs.b if lo > 0.5 else pairs.a} is preferred"
 
@@ -290,10 +290,7 @@ def _sign_test(shares: Sequence[float], rows: Sequence[str]) -> float:
     for row, share in zip(rows, shares, strict=True):
         by_row[row] = by_row.get(row, 0.0) + share - 0.5
     better = sum(total > 0 for total in by_row.values())
-    worse = sum(total < 0 for total in by_row.values())
-    n = better + worse
-    tail = sum(math.comb(n, k) for k in range(min(better, worse) + 1))
-    return min(2 * tail / 2**n, 1.0)
+    return coin_p(better, sum(total < 0 for total in by_row.values()))
 
 
 def _note(changed: int, n: int, failed: int, first_error: str) -> str | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.errors import UsageError
 from nbagent.contracts.nearest import nearest_name, nearest_or_all
+from nbagent.contracts.records import RunRecord
 from nbagent.lab import agreement as agreements
 from nbagent.lab import batch_figures, statistics
 from nbagent.lab.baseline_files import load_batch, save_batch
@@ -336,6 +337,15 @@ class BatchResults(ABC):
             UsageError: there is no such score or only one rater, or scores are of several kinds.
         """
         return agreements.agreement(self.results(), scores, level=level, right_from=right_from)
+
+    def variant_texts(self) -> tuple[tuple[str, str, str], ...]:
+        """Return axis, label and text of each variant's text, such as a system prompt."""
+        return ()
+
+    @property
+    def run_loader(self) -> Callable[[str], RunRecord | None] | None:
+        """Function that loads a run of a case, None for a deleted one; None without a store."""
+        return None
 
     def plot(self, score: str | None = None, **options: Any) -> Figure:
         """Draw the variants' mean scores with their intervals; see `nbagent.plot.compare`."""

@@ -36,7 +36,7 @@ _MAX_NAME_CHARS = 80
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _INVISIBLE = re.compile("[\u00ad\u200b\u2060-\u2064\ufeff]")
 """Characters without a width, by which two names would look alike. Not U+200C: Persian has it."""
-_MAX_SCALE = 5
+MAX_SCALE = 5
 """The page has buttons for labels 1 to 5."""
 _SEPARATOR = "─" * 60
 _MAX_SIBLINGS = 12
@@ -140,9 +140,9 @@ class Review:
         Raises:
             UsageError: the name, the scale or the person is not valid, or a scorer has this name.
         """
-        if type(scale) is not int or not 2 <= scale <= _MAX_SCALE:
+        if type(scale) is not int or not 2 <= scale <= MAX_SCALE:
             raise UsageError(
-                f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {_MAX_SCALE}"
+                f"scale={safe_repr(scale, 100)}: give a whole number from 2 to {MAX_SCALE}"
             )
         self.name, self.scale, self._store = checked_name(name), scale, store
         self.by, self.needs_reason = checked_person(by), bool(reason)

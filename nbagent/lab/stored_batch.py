@@ -5,16 +5,23 @@ from __future__ import annotations
 import os
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from nbagent.contracts.canonical import utc_now
+from nbagent.contracts.canonical import json_object, utc_now
 from nbagent.contracts.case_results import CaseResult, joint_scores
-from nbagent.contracts.errors import UsageError
+from nbagent.contracts.errors import NbagentError, UsageError
 from nbagent.contracts.nearest import nearest_or_all
-from nbagent.contracts.records import Case
+from nbagent.contracts.records import Case, RunRecord
 from nbagent.lab.batch_document import planned_cases, stored_table, with_dtype
-from nbagent.lab.case_pages import BatchCases, add_labels, page_options, show_page
+from nbagent.lab.case_pages import (
+    BatchCases,
+    add_labels,
+    page_options,
+    show_page,
+    system_texts,
+    varied_texts,
+)
 from nbagent.lab.case_state import (
     CaseState,
     assign_earlier_runs,
@@ -68,6 +75,32 @@ class BatchInStore(BatchResults):
     @abstractmethod
     def progress(self) -> BatchProgress:
         """Progress so far."""
+
+    @property
+    @abstractmethod
+    def _vary(self) -> Mapping[str, Any]:
+        """Values of the axes, as far as they are known."""
+
+    def variant_texts(self) -> tuple[tuple[str, str, str], ...]:
+        """Return axis, label and text of each variant's text, such as a system prompt.
+
+        A batch whose values were not stored has the system prompts of its runs.
+        """
+        vary = self._vary
+        return varied_texts(vary) if vary else system_texts(self.results(), self.run_loader)
+
+    @property
+    def run_loader(self) -> Callable[[str], RunRecord | None]:
+        """Function that loads a run of a case, None for a deleted one."""
+        store = self._store
+
+        def load(run_id: str) -> RunRecord | None:
+            try:
+                return store.load(run_id)
+            except NbagentError:  # it was deleted
+                return None
+
+        return load
 
     @abstractmethod
     def resume(self) -> Self:
@@ -237,6 +270,10 @@ class StoredBatch(BatchInStore):
     def _has_key_column(self) -> bool:
         return self._how.get("key") in self._table.columns
 
+    @property
+    def _vary(self) -> Mapping[str, Any]:
+        return json_object(self._how.get("vary")) or {}
+
     def continued(self, data: Any, agent: AgentOfBatch, **options: Any) -> BatchInStore:
         """Plan it again with its table and an agent, with the stored arguments of `map`."""
         how = self._how
@@ -284,7 +321,7 @@ class StoredBatch(BatchInStore):
 
     def __dir__(self) -> list[str]:
         """Public names only, as Tab offers them."""
-        hidden = {"case_source", "continued", "notebook_record", "stop"}
+        hidden = {"case_source", "continued", "notebook_record", "run_loader", "stop"}
         return public_names(super().__dir__(), hidden)
 
     def __repr__(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from datetime import UTC, datetime
 from functools import cache
@@ -78,27 +78,34 @@ def plain_cell(value: Any) -> Any:
 
     Equal cells stay equal, so that a saved row can be compared with a row of a table.
     """
-    if of_class(value, "numpy", "generic"):
-        value = value.item()
-    if value is None or isinstance(value, bool):
-        return value
-    if isinstance(value, float):
-        # pandas makes floats of integers beside missing values.
-        value = int(value) if value.is_integer() else value
-        return value if math.isfinite(value) else None
-    if isinstance(value, int) and abs(value) < 2**63:
-        return value
-    if _is_missing(value):
-        return None
+    cell = json_cell(value, _identifying_text)
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)  # pandas makes floats of integers beside missing values
+    is_large = isinstance(cell, int) and abs(cell) >= 2**63
+    return _identifying_text(cell) if is_large else cell
+
+
+def _identifying_text(value: Any) -> str:
     text = redact(value if isinstance(value, str) else to_text(value, _MAX_CELL_TEXT))
     if len(text) <= _CELL_CHARS:
         return text
     return f"{text[:_CELL_START_CHARS]}… [{len(text):,} characters, {sha256_hex(text)[:8]}]"
 
 
-def _is_missing(value: Any) -> bool:
+def json_cell(cell: Any, as_text: Callable[[Any], str]) -> Any:
+    """Return a cell of a table as JSON: a missing or infinite one as None, others by `as_text`."""
+    if of_class(cell, "numpy", "generic"):
+        cell = cell.item()
+    if cell is None or isinstance(cell, bool | int):
+        return cell
+    if isinstance(cell, float):
+        return cell if math.isfinite(cell) else None
+    return None if _is_missing(cell) else as_text(cell)
+
+
+def _is_missing(cell: Any) -> bool:
     try:
-        return not isinstance(value, str) and bool(value != value)
+        return not isinstance(cell, str) and bool(cell != cell)
     except TypeError:  # pandas.NA
         return True
     except ValueError:  # an array
