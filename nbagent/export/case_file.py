@@ -16,16 +16,8 @@ from html import escape
 from nbagent.contracts.canonical import sha256_hex
 from nbagent.contracts.case_results import CaseResult
 from nbagent.contracts.records import RunRecord
-from nbagent.view.case_table import (
-    FAILURES,
-    CaseChars,
-    CaseColumns,
-    case_node,
-    page_node,
-    row_node,
-    saved_node,
-    verdict_of,
-)
+from nbagent.view.case_columns import FAILURES, CaseColumns, verdict_of
+from nbagent.view.case_table import CaseChars, case_node, page_node, row_node, saved_node
 from nbagent.view.page_code import page_code
 from nbagent.view.printers import html
 from nbagent.view.text_format import one_line, pluralize, sanitize_value

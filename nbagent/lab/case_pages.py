@@ -29,7 +29,8 @@ from nbagent.shown.texts import safe_repr
 from nbagent.store.batches import save_labels
 from nbagent.store.writer import Store
 from nbagent.view.batch import BatchProgress, is_active
-from nbagent.view.case_table import DEFAULT_LABEL, cases_text, columns_of_cases
+from nbagent.view.case_columns import DEFAULT_LABEL, columns_of_cases
+from nbagent.view.case_table import cases_text
 
 _WHOLE = range(1, MAX_SCALE + 1)
 _MAX_LABEL_BYTES = 50_000_000

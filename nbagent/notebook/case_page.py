@@ -26,14 +26,13 @@ from nbagent.notebook.outputs import Output
 from nbagent.notebook.page_module import script, stylesheet
 from nbagent.notebook.page_proof import wait_for_page
 from nbagent.session.frontend import BatchControls, CaseSource
+from nbagent.view.case_columns import CaseColumns, columns_of_cases
 from nbagent.view.case_table import (
     CASES_KEY,
     DETAIL_PREFIX,
     ROWS_KEY,
-    CaseColumns,
     case_node,
     cases_text,
-    columns_of_cases,
     head_part,
     page_node,
     row_node,

@@ -60,7 +60,7 @@ class CaseSource(Protocol):
 
     @property
     def options(self) -> Mapping[str, Any]:
-        """`label`, `scale`, `by` and `is_blind` of `view.case_table.CaseColumns`."""
+        """`label`, `scale`, `by` and `is_blind` of `view.case_columns.CaseColumns`."""
         ...
 
     @property

@@ -23,7 +23,7 @@ from nbagent.export.case_file import case_file
 from nbagent.notebook.case_page import CASE_CODE, LiveCases
 from nbagent.notebook.messages import read_message
 from nbagent.notebook.page_module import script, stylesheet
-from nbagent.view.case_table import columns_of_cases
+from nbagent.view.case_columns import columns_of_cases
 from nbagent.view.theme import cases_stylesheet
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)

@@ -166,6 +166,15 @@ ONLY: dict[str, tuple[str, int, str]] = {
 }
 
 
+def check_here(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+) -> None:
+    """Run the command in this process: its exit code, and what it prints, an error of its use on stderr."""
+    assert main(["check", *arguments]) == code
+    printed = capsys.readouterr()
+    assert message in (printed.err if code == 2 else printed.out)
+
+
 @pytest.mark.parametrize("name", ONLY)
 def test_one_variant_is_checked_in_a_shell(
     name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -173,9 +182,7 @@ def test_one_variant_is_checked_in_a_shell(
     options, code, message = ONLY[name]
     file = tmp_path / "gate.py"
     file.write_text(OFFLINE.replace("batch = ask()", "batch = ask(name='gate')"), "utf-8")
-    assert main(["check", str(file), *options.split()]) == code
-    printed = capsys.readouterr()
-    assert message in (printed.err if code == 2 else printed.out)
+    check_here(capsys, [str(file), *options.split()], code, message)
 
 
 def test_the_help_says_how_a_gate_file_requires(capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +198,7 @@ def test_a_gate_file_passes_fails_or_says_what_is_wrong(
     line, code, message = GATE_FILES[name]
     file = tmp_path / "gate.py"
     file.write_text(f"{OFFLINE}{line}\n", "utf-8")
-    assert main(["check", str(file)]) == code
-    printed = capsys.readouterr()
-    assert message in (printed.err if code == 2 else printed.out)
+    check_here(capsys, [str(file)], code, message)
 
 
 COMMANDS: dict[str, tuple[str, int, str]] = {
@@ -223,6 +228,4 @@ def test_a_batch_is_checked_by_its_name_or_file(
     script = offline.script(["yes"] * 12, name="yes")
     agent = nbagent.Agent(script, tools="none", quiet=True)
     agent.map(TABLE, "{{ n }}?", score=exact, name="parity").wait().save("saved.json")
-    assert main(["check", *command.split()]) == code
-    printed = capsys.readouterr()
-    assert message in (printed.err if code == 2 else printed.out)
+    check_here(capsys, command.split(), code, message)

@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from frontends import StandIn
+from stage_of_reviews import review
 
 import nbagent
 from nbagent.contracts.approval import PersonAnswer
@@ -30,24 +31,6 @@ def answered(*says: Any, **options: Any) -> Any:
     table = pd.DataFrame({"n": range(len(says)), "style": "short"})
     how: dict[str, Any] = {"name": "double", "concurrency": 1, "vary": vary, **options}
     return nbagent.Agent(tools="none").map(table, "Double {{ n }}.", **how).wait()
-
-
-class Buttons(StandIn):
-    """A front end that shows a review."""
-
-    shown: PersonReview
-
-    def review(self, review: PersonReview) -> bool:
-        self.shown = review
-        return True
-
-
-def review(batch: Any, **options: Any) -> PersonReview:
-    """The review as a front end with buttons is given it."""
-    buttons = Buttons()
-    use_frontend(buttons)
-    batch.review(**options)
-    return buttons.shown
 
 
 def answers_in_order(one: PersonReview) -> list[str]:

@@ -15,30 +15,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from frontends import StandIn
+from stage_of_reviews import review
 
 import nbagent
 from nbagent.contracts.approval import PersonAnswer
 from nbagent.contracts.errors import UsageError
 from nbagent.providers.offline import script
-from nbagent.session.frontend import Frontend, PersonReview, use_frontend
-
-
-class Buttons(StandIn):
-    """A front end that shows a review."""
-
-    shown: PersonReview
-
-    def review(self, review: PersonReview) -> bool:
-        self.shown = review
-        return True
-
-
-def review(batch: Any, **options: Any) -> PersonReview:
-    """The review as a front end with buttons gets it."""
-    buttons = Buttons()
-    use_frontend(buttons)
-    batch.review(**options)
-    return buttons.shown
+from nbagent.session.frontend import Frontend, use_frontend
 
 
 def answered(n: int = 2, **options: Any) -> Any:

@@ -9,16 +9,9 @@ import pytest
 
 from nbagent.contracts.case_results import CaseResult, ToolUse
 from nbagent.contracts.records import ScoreRecord
+from nbagent.view.case_columns import columns_of_cases, verdict_of
 from nbagent.view.case_names import short_texts
-from nbagent.view.case_table import (
-    CaseChars,
-    case_node,
-    cases_text,
-    columns_of_cases,
-    page_node,
-    row_node,
-    verdict_of,
-)
+from nbagent.view.case_table import CaseChars, case_node, cases_text, page_node, row_node
 from nbagent.view.node import text_of
 
 AT = datetime(2026, 11, 29, tzinfo=UTC)
