@@ -169,7 +169,7 @@ ONLY: dict[str, tuple[str, int, str]] = {
 def check_here(
     capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
 ) -> None:
-    """Run the command in this process: its exit code, and what it prints, an error of its use on stderr."""
+    """Run the command in this process; an error of its use is printed on stderr."""
     assert main(["check", *arguments]) == code
     printed = capsys.readouterr()
     assert message in (printed.err if code == 2 else printed.out)
